@@ -1,8 +1,74 @@
-//! Distributed training for [Burn](https://burn.dev): ranks that find each other, collectives,
-//! and a model wrapper that keeps replicas in step while backward still runs.
+//! Distributed training for [Burn](https://burn.dev): ranks, collectives, DDP and ZeRO.
+//!
+//! A program finds its [`World`](world::World), connects a [`ProcessGroup`], and trains a model
+//! with [`Parallel`](parallel::Parallel), which averages gradients while backward runs:
+//!
+//! ```no_run
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::optim::AdamWConfig;
+//! use burn::tensor::Tensor;
+//! use burn_dist::ProcessGroup;
+//! use burn_dist::parallel::{Parallel, Strategy};
+//! use burn_dist::world::World;
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let world = World::from_env()?; // Slurm, MPI, torchrun's variables, or a single rank
+//!     let group = ProcessGroup::connect(&world)?;
+//!     let device = world.device()?.autodiff();
+//!     let model: Linear = LinearConfig::new(10, 1).init(&device);
+//!     let mut parallel = Parallel::new(model, AdamWConfig::new(), Strategy::Ddp, &group)?;
+//!     for _ in 0..100 {
+//!         let batch = Tensor::<2>::ones([32, 10], &device);
+//!         let loss = parallel.model().forward(batch).square().mean();
+//!         parallel.backward(loss)?;
+//!         parallel.step(1e-3)?;
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! [`ProcessGroup::in_process`] connects ranks that are threads of one process. Tests and
+//! experiments need no launcher:
+//!
+//! ```
+//! use burn_dist::{GroupOptions, ProcessGroup, ReduceOp};
+//!
+//! let groups = ProcessGroup::in_process(2, &GroupOptions::default())?;
+//! let ranks = groups.into_iter().map(|group| {
+//!     std::thread::spawn(move || {
+//!         let mut data = vec![group.rank() as f32 + 1.0; 4];
+//!         group.all_reduce(&mut data, ReduceOp::Sum).map(|()| data)
+//!     })
+//! });
+//! for rank in ranks.collect::<Vec<_>>() {
+//!     assert_eq!(rank.join().unwrap()?, [3.0; 4]);
+//! }
+//! # Ok::<(), burn_dist::Error>(())
+//! ```
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`world`] | rank, world size and node of this process |
+//! | [`launch`] | Slurm, MPI, torchrun and the own launcher |
+//! | [`rendezvous`] | how ranks find each other |
+//! | [`wire`] | authenticated connections and the run's secret |
+//! | [`transport`] | bytes between ranks: shared memory, TCP, MPI |
+//! | [`collective`] | the algorithms of the collectives |
+//! | [`group`] | [`ProcessGroup`]: collectives, timeouts, flight recorder |
+//! | [`nccl`] | collectives on GPU memory |
+//! | [`buffer`], [`element`] | memory and element types of collectives |
+//! | [`device`] | the device of a rank |
+//! | [`autograd`] | gradient hooks and sums over ranks within a model |
+//! | [`bucket`] | gradients that travel together |
+//! | [`parallel`] | [`Parallel`](parallel::Parallel): DDP, ZeRO 1 to 3, mixed precision |
+//! | [`precision`] | number formats and loss scaling |
+//! | [`checkpoint`] | sharded state on disk |
+//! | [`files`] | files that are complete or invisible |
+//! | [`contained`] | panics turned into errors |
+//! | [`thread_limit`] | how many threads this process may start |
 
-// Shared memory, MPI, NCCL, the CUDA driver and closing a file with a check are the places that
-// cannot do without, and allow it for themselves.
+// Only shared memory, MPI, NCCL, the CUDA driver and a checked `close` need unsafe code. Each
+// allows it for itself.
 #![deny(unsafe_code)]
 
 pub mod autograd;

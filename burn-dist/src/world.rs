@@ -1,7 +1,7 @@
-//! Who am I: rank, world size and node of this process, and how it reaches the others.
+//! Rank, world size and node of this process, and the address where the ranks meet.
 //!
-//! A [`World`] is plain data. [`launch`](crate::launch) makes it from the environment, and nothing
-//! is connected yet.
+//! A [`World`] is plain data. [`launch`](crate::launch) makes it from the environment and connects
+//! nothing.
 
 use crate::wire::Secret;
 use std::any::Any;
@@ -10,22 +10,22 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Largest world size: a limit on what a wrong number can make us allocate.
+/// Largest world size. It bounds the memory that a wrong number can make us allocate.
 pub const MAX_WORLD_SIZE: usize = 1 << 16;
 
 /// How this process was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Launch {
-    /// On its own: the only rank.
+    /// The only rank, started without a launcher.
     Single,
-    /// By [`LocalLauncher`](crate::launch::LocalLauncher), which also hosts the store.
+    /// Started by [`LocalLauncher`](crate::launch::LocalLauncher), which also hosts the store.
     Local,
-    /// By `mpirun`, or another launcher that speaks PMI or PMIx; rank 0 hosts the store.
+    /// Started by `mpirun` or another launcher that speaks PMI or PMIx. Rank 0 hosts the store.
     Mpi,
-    /// By Slurm's `srun`; rank 0 hosts the store.
+    /// Started by Slurm's `srun`. Rank 0 hosts the store.
     Slurm,
-    /// By `torchrun` or whatever else sets its variables; rank 0 hosts the store.
+    /// Started by `torchrun`, or by any program that sets its variables. Rank 0 hosts the store.
     Torchrun,
 }
 
@@ -41,21 +41,20 @@ impl std::fmt::Display for Launch {
     }
 }
 
-/// Where the store listens.
+/// Address of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
     /// Host name or address.
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// Ports that rank 0 takes in this order where the first is in use by somebody else; the
-    /// other ranks look for it at all of them.
+    /// Ports that rank 0 tries in this order if another program uses `port`. The other ranks look
+    /// for the store at all of them.
     pub fallback: Vec<u16>,
 }
 
 impl Master {
-    /// One host and port. An address may stand in brackets, also with the interface that it is of
-    /// (`[fe80::1%eth0]`).
+    /// One host and port. An address may have brackets and an interface (`[fe80::1%eth0]`).
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         let host = host.into();
         let host = host.trim();
@@ -73,7 +72,7 @@ impl Master {
         }
     }
 
-    /// The address, where no name has to be looked up that other hosts may know by another one.
+    /// The IP address, if `host` is one. A host name may resolve differently on other hosts.
     pub(crate) fn ip(&self) -> Option<IpAddr> {
         match self.host.eq_ignore_ascii_case("localhost") {
             true => Some(Ipv4Addr::LOCALHOST.into()),
@@ -81,12 +80,12 @@ impl Master {
         }
     }
 
-    /// The address, if on every host it is that host itself.
+    /// The IP address, if it is a loopback address.
     pub(crate) fn loopback(&self) -> Option<IpAddr> {
         self.ip().filter(|ip| ip.to_canonical().is_loopback())
     }
 
-    /// All ports at which the store may be, the likeliest first.
+    /// All ports at which the store may listen, the most likely first.
     pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
         std::iter::once(self.port).chain(self.fallback.iter().copied())
     }
@@ -106,65 +105,65 @@ impl std::fmt::Display for Master {
     }
 }
 
-/// What this process is among the ranks of its run.
+/// Place of this process among the ranks of its run.
 #[derive(Clone, Debug)]
 pub struct World {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) topology: Topology,
     pub(crate) launch: Launch,
-    /// Always there when there is more than one rank.
+    /// Set if the world has more than one rank.
     pub(crate) master: Option<Master>,
-    /// Always there when there is more than one rank.
+    /// Set if the world has more than one rank.
     pub(crate) secret: Option<Secret>,
-    /// Why this world was decided on, for [`World::describe`].
+    /// Why the launch was recognised, for [`World::describe`].
     pub(crate) reason: String,
     pub(crate) from_launcher: FromLauncher,
 }
 
-/// What a launch leaves open for the group that is connected later.
+/// What the launcher leaves to the group that is connected later.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FromLauncher {
-    /// Which accelerators the launcher lets this process see: in its words, and how many.
+    /// The variable that names the visible accelerators, and how many it names.
     pub devices: Option<(String, usize)>,
     /// For [`World::advice`].
     pub advice: Option<String>,
     /// For [`World::assumes_local_size`].
     pub assumes_local_size: bool,
-    /// What has started the ranks and stays with them: MPI.
+    /// MPI, if it started the ranks.
     pub companion: Option<Arc<dyn Companion>>,
 }
 
-/// What has started the ranks and lives as long as their world and group do.
+/// The launcher that started the ranks and lives as long as their world and group.
 pub(crate) trait Companion: Any + Debug + Send + Sync {
-    /// Where the ranks meet. All ranks call it, the last at most `limit` after the first.
+    /// Agrees on the meeting place. All ranks call it, the last at most `limit` after the first.
     fn meet(&self, world: &World, limit: Duration) -> Result<Meeting, String>;
 }
 
-/// Where the ranks of a run meet.
+/// Address where the ranks of a run meet.
 #[derive(Debug)]
 pub(crate) struct Meeting {
     pub master: Master,
     pub secret: Secret,
-    /// Where the store is to listen, on rank 0, if it has been decided already.
+    /// The store's listener on rank 0, if the address is already decided.
     pub listener: Option<TcpListener>,
 }
 
-/// Where a rank sits: its place on its node and the node's among the others.
+/// Place of a rank on its node, and of the node among all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Place among the ranks of the node.
+    /// Index among the ranks of the node.
     pub local_rank: usize,
     /// Number of ranks on the node.
     pub local_size: usize,
-    /// Place of the node.
+    /// Index of the node.
     pub node: usize,
     /// Number of nodes.
     pub nodes: usize,
 }
 
 impl World {
-    /// The world of a process that works alone.
+    /// The world of a process without other ranks.
     pub fn single() -> Self {
         Self {
             rank: 0,
@@ -183,7 +182,7 @@ impl World {
         }
     }
 
-    /// This process's number among all ranks, from 0.
+    /// Index of this process among all ranks, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -193,7 +192,7 @@ impl World {
         self.size
     }
 
-    /// This process's number among the ranks of its node, from 0.
+    /// Index of this process among the ranks of its node, from 0.
     pub fn local_rank(&self) -> usize {
         self.topology.local_rank
     }
@@ -203,13 +202,13 @@ impl World {
         self.topology.local_size
     }
 
-    /// Whether the launcher has not said how many ranks this node has, so that all are taken to be
-    /// on it.
+    /// Whether the launcher did not say how many ranks this node has. All ranks then count as ranks
+    /// of this node.
     pub fn assumes_local_size(&self) -> bool {
         self.from_launcher.assumes_local_size
     }
 
-    /// This node's number, from 0.
+    /// Index of this node, from 0.
     pub fn node(&self) -> usize {
         self.topology.node
     }
@@ -219,7 +218,7 @@ impl World {
         self.topology.nodes
     }
 
-    /// Whether this is rank 0, which speaks to the user.
+    /// Whether this is rank 0. Rank 0 speaks to the user.
     pub fn is_main(&self) -> bool {
         self.rank == 0
     }
@@ -229,30 +228,30 @@ impl World {
         self.launch
     }
 
-    /// Where the store listens; `None` for a single rank, and where MPI tells when a group is
-    /// connected.
+    /// Address of the store. `None` for a single rank, and under MPI, which distributes the address
+    /// when a group connects.
     pub fn master(&self) -> Option<&Master> {
         self.master.as_ref()
     }
 
-    /// The run's secret; `None` for a single rank, and where MPI hands one out when a group is
-    /// connected.
+    /// The run's secret. `None` for a single rank, and under MPI, which distributes a secret when a
+    /// group connects.
     pub fn secret(&self) -> Option<&Secret> {
         self.secret.as_ref()
     }
 
-    /// Whether this rank hosts the store: rank 0, unless the local launcher does it.
+    /// Whether this rank hosts the store. Rank 0 does, except under the local launcher.
     pub fn hosts_store(&self) -> bool {
         let elsewhere = matches!(self.launch, Launch::Single | Launch::Local);
         self.rank == 0 && self.size > 1 && !elsewhere
     }
 
-    /// Who started this process and how that was found out, in a few words.
+    /// The launcher of this process and how it was recognised, in a few words.
     pub fn launched_by(&self) -> String {
         format!("{} ({})", self.launch, self.reason)
     }
 
-    /// One line that says what was decided and why.
+    /// The decision and its reason in one line.
     pub fn describe(&self) -> String {
         let Topology {
             local_rank,
@@ -279,22 +278,22 @@ impl World {
         )
     }
 
-    /// What the user should know of this world and probably does not: that ranks were asked for
-    /// which nobody started, that variables are ignored, that the secret is weak.
+    /// Facts that the user should know: ranks that were requested but not started, ignored
+    /// variables, a weak secret.
     pub fn advice(&self) -> Option<&str> {
         self.from_launcher.advice.as_deref()
     }
 
-    /// Which accelerator of those that this process sees is this rank's, out of `visible`.
+    /// Index of this rank's accelerator among the `visible` ones.
     ///
-    /// Launchers show a process either all devices of its node, of which each rank takes the next
-    /// one, or only its own, so that there is nothing to choose; both come out right here, as does
-    /// sharing where there are more ranks than devices.
+    /// A launcher shows each process either all devices of the node or only its own. In the first
+    /// case rank `n` of the node takes device `n`, modulo their number; in the second the only
+    /// device. Ranks share devices if the node has more ranks than devices.
     pub fn device_index(&self, visible: usize) -> Option<usize> {
         self.topology.local_rank.checked_rem(visible)
     }
 
-    /// Replaces what the environment said of nodes by what the ranks found out together.
+    /// Replaces the environment's node layout by the one that the ranks found together.
     pub fn set_topology(&mut self, topology: Topology) {
         self.topology = topology;
     }

@@ -1,7 +1,7 @@
-//! What a rank says to those that wait for it: that it is late because of files.
+//! Marks a rank as busy with files, so that the others wait longer for it.
 //!
-//! It stands in the number that every rank tells of its progress, so ranks that wait find it out
-//! when their time is over.
+//! The mark is a bit of the progress number that every rank publishes. Waiting ranks read it when
+//! their timeout ends.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use super::members::BUSY;
 
-/// Work of this length makes a rank late: until its next collective it counts as busy.
+/// Work of this length makes a rank late: it counts as busy until its next collective.
 const LONG: Duration = Duration::from_millis(200);
 
-/// For work that the other ranks wait for longer than the time-out of their collectives: reading or
-/// writing files, on a disk that may be slow. Clones are of the same rank.
+/// Marks file work that other ranks may wait for longer than their collectives' timeout: reads and
+/// writes on a slow disk. Clones belong to the same rank.
 ///
-/// Ranks whose time-out passes ask for it, and go on waiting, up to
-/// [`first_timeout`](super::GroupOptions::first_timeout) more. It keeps no rank in the run, and
-/// costs a lock.
+/// A rank whose timeout has passed asks for the mark and, if it is set, waits up to
+/// [`first_timeout`](super::GroupOptions::first_timeout) more. The mark does not keep a rank in the
+/// run. Setting it costs a lock.
 #[derive(Clone, Debug, Default)]
 pub struct Busy {
     progress: Arc<AtomicU64>,
-    /// How many pieces of work are being done.
+    /// Number of pieces of work in progress.
     pieces: Arc<AtomicUsize>,
-    /// Since when there were some. Locked while their number changes.
+    /// Start of the first piece in progress. Locked while `pieces` changes.
     since: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -35,23 +35,23 @@ impl Busy {
         }
     }
 
-    /// Does `work`.
+    /// Runs `work` while this rank is marked as busy.
     pub fn during<R>(&self, work: impl FnOnce() -> R) -> R {
         let _piece = Piece::begin(self);
         work()
     }
 
-    /// Notes that this rank has come to a collective.
+    /// Notes that this rank has reached a collective.
     pub(super) fn advance(&self, progress: u64) {
         self.progress.store(progress, Ordering::SeqCst);
-        // After that: a piece that begins meanwhile sets the bit itself.
+        // After the store: a piece that begins in between sets the bit itself.
         if self.pieces.load(Ordering::SeqCst) > 0 {
             self.progress.fetch_or(BUSY, Ordering::SeqCst);
         }
     }
 }
 
-/// A piece of work, which may panic.
+/// A piece of work in progress. Its drop also runs when the work panics.
 struct Piece<'b>(&'b Busy);
 
 impl<'b> Piece<'b> {
@@ -93,7 +93,7 @@ mod tests {
         });
         assert_eq!(now(), 7);
         let panicked = std::panic::catch_unwind(|| busy.during(|| panic!("on purpose")));
-        // Which may take long enough for the rank to be late.
+        // The panic may take long enough for the rank to be late.
         assert!(panicked.is_err() && busy.pieces.load(Ordering::SeqCst) == 0);
     }
 

@@ -1,4 +1,4 @@
-//! Connects the ranks of a world: over the store they tell each other where they are and choose a
+//! Connects the ranks of a world: they exchange their locations through the store and choose a
 //! transport together.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,7 +24,7 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
         let store = Arc::downgrade(&store);
         connecting(Connecting { store });
     }
-    // Whatever goes wrong here goes wrong for all: a rank that gives up says so.
+    // An error here is an error for all: a rank that gives up tells the others.
     if options.same_program {
         program::check(world, &store)?;
     }
@@ -54,8 +54,8 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
     Ok(Engine::whole(joined.place, link))
 }
 
-/// The rank of the run that has not done its part, if `error` says that of one. Where memory is
-/// shared, this one may have no room for the other's.
+/// The rank that caused `error`, if the error names one. Errors of shared memory name none: this
+/// rank itself may lack the room to map a peer's memory.
 fn culprit(error: &Error) -> Option<usize> {
     match error {
         Error::Transport(TransportError::Peer {
@@ -67,14 +67,14 @@ fn culprit(error: &Error) -> Option<usize> {
     }
 }
 
-/// How ranks tell each other where they are before they are connected.
+/// Exchanges data between ranks that are not connected yet.
 pub(super) trait Exchange {
-    /// Gives `payload` to all of them and gets theirs, in rank order. They call it in the same
-    /// order, at most [`EXCHANGES`] times.
+    /// Sends `payload` to all ranks and returns theirs, in rank order. All ranks make the same
+    /// calls in the same order, at most [`EXCHANGES`] of them.
     fn all_gather(&mut self, what: &str, payload: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 }
 
-/// Most exchanges that it takes to connect a group.
+/// Largest number of exchanges to connect a group.
 pub(super) const EXCHANGES: usize = 4;
 
 impl Exchange for &Store {
@@ -83,19 +83,19 @@ impl Exchange for &Store {
     }
 }
 
-/// A rank that is about to be connected to the others of its group.
+/// A rank that is about to connect to the others of its group.
 pub(super) struct Joining<'a> {
     pub rank: usize,
     pub members: &'a Members,
     pub options: &'a GroupOptions,
     pub store: &'a Store,
-    /// Whether all ranks of this host have a processor each, if that is known: the ranks of a part
-    /// of a group share them with the others.
+    /// Whether every rank of this host has a CPU of its own, if known. A subgroup inherits it,
+    /// because its ranks share the CPUs with the other ranks of the host.
     pub has_processor: Option<bool>,
     pub mpi: Option<&'a Arc<Session>>,
 }
 
-/// A rank that is connected.
+/// A connected rank.
 pub(super) struct Joined {
     pub place: Standing,
     pub wiring: Wiring,
@@ -103,7 +103,7 @@ pub(super) struct Joined {
 }
 
 impl Joining<'_> {
-    /// Connects this rank to the others, who do the same.
+    /// Connects this rank to the others. All of them call it.
     pub fn join(&self, exchange: &mut dyn Exchange) -> Result<Joined, Error> {
         let mine = Locality::of_this_process(self.options, self.members.in_world(self.rank));
         let words = exchange.all_gather("locality", &mine.to_bytes())?;
@@ -143,8 +143,9 @@ impl Joining<'_> {
         self.members.ranks().len()
     }
 
-    /// Where the ranks are by their words, if they go by the same algorithm: by others, they would
-    /// take each other's bytes for something else.
+    /// The locations that the ranks sent.
+    ///
+    /// Fails if ranks use different algorithms, because they would misread each other's bytes.
     fn localities(&self, words: &[Vec<u8>]) -> Result<Vec<Locality>, Error> {
         let read = |(rank, word): (usize, &Vec<u8>)| {
             let read = Locality::from_bytes(word);
@@ -195,8 +196,8 @@ impl Joining<'_> {
         self.flat(hosts, nodes, exchange).map(Wiring::Flat)
     }
 
-    /// Where the ranks are and how their sums are taken, if nodes share memory and are connected
-    /// with each other.
+    /// The node layout and the order of sums, if ranks share memory within nodes and are connected
+    /// between them.
     fn by_nodes(&self, hosts: &[Vec<u8>]) -> Option<(Layout, Order)> {
         let order = match (self.options.transport, self.options.algorithm) {
             (TransportKind::Auto, Algorithm::Auto) => Order::Ring,
@@ -204,7 +205,7 @@ impl Joining<'_> {
             _ => return None,
         };
         let layout = Layout::of(hosts, self.rank)?;
-        // The ring through all ranks may come to a node several times.
+        // A ring through all ranks that are not in node order would visit a node several times.
         let fits = order == Order::NodeFirst || layout.is_in_order();
         fits.then_some((layout, order))
     }
@@ -216,7 +217,7 @@ impl Joining<'_> {
         }
     }
 
-    /// All ranks by one transport.
+    /// Connects all ranks by one transport.
     fn flat(
         &self,
         hosts: &[Vec<u8>],
@@ -241,7 +242,7 @@ impl Joining<'_> {
         }
     }
 
-    /// Streams among some of the ranks, this one among them, in that order.
+    /// Streams among `ranks` in this order. They include this rank.
     fn streams(
         &self,
         ranks: &[usize],
@@ -254,7 +255,8 @@ impl Joining<'_> {
         self.tcp(ranks, nodes, exchange)
     }
 
-    /// MPI has the better network between nodes, where it runs, and its own collectives ask for it.
+    /// The transport to use. MPI wins between nodes, where it has the faster network, and if its
+    /// own collectives were requested.
     fn preferred(&self, nodes: usize) -> TransportKind {
         let is_auto = self.options.transport == TransportKind::Auto;
         if self.options.algorithm == Algorithm::Mpi && is_auto {
@@ -276,7 +278,7 @@ impl Joining<'_> {
         Ok(streams.map_err(|error| error.renamed(|place| ranks[place]))?)
     }
 
-    /// MPI's own collectives, if they are asked for.
+    /// MPI's own collectives, if requested.
     fn native(&self) -> Result<Option<Collectives>, Error> {
         Ok(match self.options.algorithm {
             Algorithm::Mpi => {
@@ -295,7 +297,7 @@ impl Joining<'_> {
         })
     }
 
-    /// Where this rank is among some ranks of the group.
+    /// Position of this rank in `ranks`.
     fn place(&self, ranks: &[usize]) -> usize {
         let place = ranks.iter().position(|rank| *rank == self.rank);
         place.unwrap_or_default()
@@ -306,9 +308,9 @@ impl Joining<'_> {
         in_world.collect()
     }
 
-    /// Memory of some ranks of the group, this one among them; the others share theirs at the same
-    /// time. The inner error is one that all ranks of the group come to know of, so that they can
-    /// fall back together.
+    /// Shared memory of `ranks`, which include this rank. The others share theirs at the same time.
+    ///
+    /// All ranks of the group learn of an inner error, so that they can fall back together.
     fn share(
         &self,
         ranks: &[usize],
@@ -335,7 +337,7 @@ impl Joining<'_> {
             Err(error) => self.in_words(error),
             Ok(_) => String::new(),
         };
-        // The file stays open until this exchange has shown that all peers have opened it.
+        // The file stays open until this exchange shows that all peers have opened it.
         let words = exchange.all_gather("shared memory mapped", word.as_bytes())?;
         let failed = words.iter().position(|word| !word.is_empty());
         Ok(match (shared, failed) {
@@ -352,7 +354,7 @@ impl Joining<'_> {
         })
     }
 
-    /// An error of shared memory, with the peer's number in the world.
+    /// An error of shared memory, with the peer's rank in the world.
     fn in_words(&self, error: &TransportError) -> String {
         match error {
             TransportError::Peer {
@@ -369,8 +371,8 @@ impl Joining<'_> {
         }
     }
 
-    /// Connections among some ranks of the group, this one among them, in that order; the others
-    /// connect at the same time. The group is on so many `nodes`.
+    /// TCP connections among `ranks` in this order, which include this rank. The others connect at
+    /// the same time. `nodes` is the number of nodes of the group.
     fn tcp(
         &self,
         ranks: &[usize],
@@ -403,9 +405,9 @@ impl Joining<'_> {
     }
 }
 
-/// Where a rank listens that reaches the store from `local`. If that is by loopback, the store is
-/// on its host: then other nodes reach the two by the same address, which they know and this rank
-/// does not.
+/// Address on which a rank listens that reaches the store from `local`. A loopback address means
+/// that the store is on this host; other nodes then reach both by an address that they know and
+/// this rank does not.
 fn listens_at(local: IpAddr, nodes: usize) -> IpAddr {
     match nodes > 1 && local.is_loopback() {
         true => Ipv4Addr::UNSPECIFIED.into(),
@@ -413,7 +415,7 @@ fn listens_at(local: IpAddr, nodes: usize) -> IpAddr {
     }
 }
 
-/// How a rank reaches another that listens at `address`, if it reaches the store at `store`.
+/// Address of a peer that listens at `address`, for a rank that reaches the store at `store`.
 fn reached_at(mut address: SocketAddr, store: IpAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(store);
@@ -449,7 +451,7 @@ mod tests {
         assert_eq!(of_other_node, "10.0.0.1:7000".parse().unwrap());
         let of_same_node = reached_at((listens, 7000).into(), ip("::1"));
         assert_eq!(of_same_node, "[::1]:7000".parse().unwrap());
-        // Nobody else is let in where nobody else is needed.
+        // On one node only loopback connections are accepted.
         assert_eq!(listens_at(ip("127.0.0.1"), 1), ip("127.0.0.1"));
         assert_eq!(listens_at(ip("10.0.0.2"), 2), ip("10.0.0.2"));
         let given = "10.0.0.2:7000".parse().unwrap();

@@ -1,5 +1,5 @@
-//! Runs one collective after the other, numbers them, and turns what goes wrong into an error that
-//! names the rank, the collective and, where it can be found out, who is at fault.
+//! Runs collectives one after the other, numbers them, and names the rank, the collective and, if
+//! known, the culprit in errors.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,16 +22,16 @@ use crate::transport::{Appeal, Interrupt, TransportError, Watch, shm::SharedMemo
 use crate::watchdog::{Abort, Leash};
 use crate::wire::Fault;
 
-/// How long the store may take to find out who holds the others up.
+/// Time for the store to find out which rank holds the others up.
 const SURVEY: Duration = Duration::from_secs(1);
 
-/// How long a rank may take to answer that others wait for patiently.
+/// Time for a rank to answer while others wait for it patiently.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// How long the news of a peer's end may take to come after its connection broke.
+/// Time for the news of a peer's end to arrive after its connection broke.
 const NEWS: Duration = Duration::from_millis(500);
 
-/// What is called, apart from the elements.
+/// A collective call without its elements.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
     pub kind: Kind,
@@ -45,7 +45,7 @@ pub(super) enum Target<'a> {
     Buffer(&'a mut Buffer),
 }
 
-/// Where this rank is.
+/// Place of this rank in its group.
 #[derive(Clone, Copy)]
 pub(super) struct Standing {
     pub rank: usize,
@@ -53,12 +53,12 @@ pub(super) struct Standing {
     pub node: usize,
     pub nodes: usize,
     pub transport: &'static str,
-    /// Whether all ranks of this host have a processor each.
+    /// Whether every rank of this host has a CPU of its own.
     pub has_processor: bool,
 }
 
 impl Standing {
-    /// In a group of one.
+    /// The place in a group of one.
     pub const ALONE: Self = Self {
         rank: 0,
         size: 1,
@@ -69,17 +69,17 @@ impl Standing {
     };
 }
 
-/// The connection to the other ranks.
+/// Connection to the other ranks.
 pub(super) struct Connection {
     pub store: Arc<Store>,
     pub wiring: Wiring,
-    /// As they were asked for.
+    /// The options as requested.
     pub options: GroupOptions,
-    /// The store itself, where this process hosts it for ranks of its own.
+    /// The store, if this process hosts it for its own ranks.
     pub server: Option<Arc<StoreServer>>,
-    /// MPI, where it has started the ranks.
+    /// MPI, if it started the ranks.
     pub mpi: Option<Arc<Session>>,
-    /// MPI's own collectives, where they are asked for.
+    /// MPI's own collectives, if requested.
     pub collectives: Option<Collectives>,
 }
 
@@ -88,29 +88,30 @@ pub(super) struct Engine {
     members: Members,
     link: Option<Connection>,
     sequence: u64,
-    /// Of a group that has a link.
+    /// Set if the group has a link.
     appeal: Option<Appeal>,
     recorder: Recorder,
     poison: Poison,
     patience: Patience,
-    /// Of the collective that is called next, where it is not as long as others.
+    /// Timeout of the next collective, if it differs from the others.
     own_limit: Option<Duration>,
 }
 
-/// Makes the group unusable after the first failure, and keeps the reason. All groups of this rank
-/// share it: what breaks one of them breaks the run. They also share where they write what they did
-/// last.
+/// Poisons the group after the first failure, and keeps the reason.
+///
+/// All groups of this rank share it, because a failure of one of them ends the run. They also share
+/// the folder of the flight recorder.
 #[derive(Clone)]
 pub(super) struct Poison {
     first: Arc<Mutex<Option<String>>>,
     store: Option<Arc<Store>>,
-    /// The highest number of a group that this rank is in.
+    /// Highest number among the groups of this rank.
     highest: Arc<AtomicU64>,
-    /// Folder for what the flight recorder says. Known later than the group: a run has a folder
-    /// when all is checked.
+    /// Folder for the flight recorder's reports. It is set after the group connects: a run has a
+    /// folder only once everything is checked.
     records: Arc<Mutex<Option<PathBuf>>>,
     busy: Busy,
-    /// What ends the process some time after the run has failed.
+    /// Ends the process some time after the run has failed.
     leash: Arc<OnceLock<Leash>>,
 }
 
@@ -127,7 +128,7 @@ impl Poison {
         }
     }
 
-    /// From now on the process ends some time after the run has failed.
+    /// Ends the process some time after the run has failed, from now on.
     pub fn put_on_leash(&self, abort: Abort) {
         if let Some(store) = &self.store {
             self.leash.get_or_init(|| Leash::new(store.faults(), abort));
@@ -149,22 +150,22 @@ impl Poison {
         records.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The highest number of a group that this rank is in.
+    /// Highest number among the groups of this rank.
     pub fn highest(&self) -> u64 {
         self.highest.load(Ordering::Relaxed)
     }
 
-    /// Notes that this rank is in a group of that number.
+    /// Notes that this rank is in group `number`.
     pub fn raise(&self, number: u64) {
         self.highest.fetch_max(number, Ordering::Relaxed);
     }
 
-    /// Tells all ranks; the collective that runs here ends with the others'.
+    /// Tells all ranks. A collective that runs here ends together with those of the others.
     pub fn inject(&self, reason: &str) {
         self.inject_because_of(None, reason);
     }
 
-    /// The same, where another rank of the world is to blame.
+    /// Does the same, and blames rank `culprit` of the world.
     fn inject_because_of(&self, culprit: Option<usize>, reason: &str) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_none() {
@@ -175,7 +176,7 @@ impl Poison {
         }
     }
 
-    /// What has gone wrong here or, as far as it is known, on another rank.
+    /// What went wrong here or, as far as known, on another rank.
     pub fn fault(&self) -> Option<String> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         let theirs = || self.store.as_ref()?.faults().get();
@@ -198,14 +199,14 @@ impl Engine {
         Self::new(Standing::ALONE, Members::all(1), None, Poison::new(None))
     }
 
-    /// All ranks of a run.
+    /// The group of all ranks of a run.
     pub fn whole(place: Standing, link: Connection) -> Self {
         let poison = Poison::new(Some(link.store.clone()));
         Self::new(place, Members::all(place.size), Some(link), poison)
     }
 
-    /// A group of `members`, which breaks with the others that share its poison. Alone, a rank
-    /// needs no link.
+    /// A group of `members`. It fails together with the groups that share its poison. A group of
+    /// one needs no link.
     pub fn new(
         place: Standing,
         members: Members,
@@ -254,7 +255,7 @@ impl Engine {
         self.poison.clone()
     }
 
-    /// Makes the group unusable after something that must not happen.
+    /// Poisons the group after an error that the ranks cannot recover from.
     pub fn break_with(&mut self, reason: &str) {
         self.poison.inject(reason);
     }
@@ -329,13 +330,13 @@ impl Engine {
             collective::run(wiring, at, (&what, &cuts), memory, watch)
         });
         if let (Err(_), Target::Buffer(buffer)) = (&done, target) {
-            // Peers that do not know of it yet may still write to it.
+            // Peers that have not heard of the failure may still write to it.
             buffer.leave_registered();
         }
         done
     }
 
-    /// Runs it by MPI's own collectives, or gives the target back.
+    /// Runs the collective with MPI's own implementation, or returns the target.
     fn run_by_mpi<'t>(
         &mut self,
         call: Call,
@@ -383,7 +384,7 @@ impl Engine {
         &self.patience
     }
 
-    /// Runs a collective that may take as long as `limit`.
+    /// Runs a collective with the timeout `limit`.
     pub fn run_within(
         &mut self,
         limit: Duration,
@@ -483,7 +484,7 @@ impl Engine {
                 self.patience.note(&what);
                 Ok(result)
             }
-            // All ranks know by now, and none has sent more than its length.
+            // Every rank knows the lengths now, and none has sent more than its length.
             Err(Failure::TooLarge { bytes }) => {
                 self.recorder.end();
                 Err(CollectiveError::TooLarge { bytes }.into())
@@ -507,7 +508,8 @@ impl Engine {
     }
 }
 
-/// Who is asked for more time for a collective of these ranks, of which `own` is this one's number.
+/// The question for more time for a collective of these ranks. `own` is this rank's index among
+/// them.
 fn appeal(link: &Connection, members: &Members, own: usize) -> Appeal {
     let (store, members) = (link.store.clone(), members.clone());
     let own = members.in_world(own);
@@ -532,9 +534,9 @@ fn appeal(link: &Connection, members: &Members, own: usize) -> Appeal {
     }
 }
 
-/// How long to wait in a collective that may take as long as `limit`, and who is then asked for
-/// more time, again and again. Ranks that are late do what all wait for, but one that does not
-/// answer is stopped. After `limit` it is `then` who is asked.
+/// How long to wait in a collective with timeout `limit`, and whom to ask for more time after that.
+/// The question is repeated. Late ranks may do work that all wait for, but a rank that does not
+/// answer is stopped. After `limit`, `then` is asked.
 fn patient(
     link: &Connection,
     members: &Members,
@@ -568,17 +570,17 @@ fn patient(
     (look, appeal)
 }
 
-/// A collective that failed, as people are told of it.
+/// A failed collective, with everything that the message needs.
 struct Explained<'a> {
     what: Descriptor,
-    /// This rank, in the world.
+    /// Rank of this process in the world.
     rank: usize,
     members: &'a Members,
     store: &'a Store,
 }
 
 impl Explained<'_> {
-    /// The error, and the rank of the world that is to blame, if that is another.
+    /// The error, and the rank of the world that caused it if it is another one.
     fn error(&self, failure: Failure, limit: Duration) -> (CollectiveError, Option<usize>) {
         let (rank, what, members) = (self.rank, self.what, self.members);
         let error = match failure {
@@ -610,8 +612,8 @@ impl Explained<'_> {
             Failure::Transport(
                 source @ (TransportError::Closed { .. } | TransportError::Peer { .. }),
             ) => {
-                // Why the peer closed its connection, or took its memory away, is known to the
-                // store, a moment later.
+                // The store knows a moment later why the peer closed its connection or withdrew its
+                // memory.
                 let faults = self.store.faults();
                 let peer = source.peer().map(|peer| members.in_world(peer));
                 let left = || peer.is_some_and(|peer| faults.left(peer));
@@ -651,8 +653,8 @@ impl Explained<'_> {
         }
     }
 
-    /// Who of the group has not come to the collective, in words, and the rank that is furthest
-    /// behind.
+    /// The ranks of the group that have not reached the collective, in words, and the one that is
+    /// furthest behind.
     fn find_laggards(&self) -> (String, Option<usize>) {
         let survey = match self.store.survey(SURVEY) {
             Ok(survey) => survey,
@@ -669,7 +671,7 @@ impl Explained<'_> {
                 last = Some((reached, rank));
             }
         };
-        // This rank waits, whatever it has begun in another group since.
+        // This rank waits, even if it has begun a collective in another group since.
         for rank in self
             .members
             .ranks()
@@ -700,8 +702,8 @@ impl Explained<'_> {
                 Some(Ok(_)) => {}
             }
         }
-        // A rank that waits here may have begun something in another group: others are to blame if
-        // any are.
+        // A rank that waits here may have begun a collective in another group. It is blamed only if
+        // no other rank is behind.
         if words.is_empty() {
             words = elsewhere;
         }

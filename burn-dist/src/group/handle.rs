@@ -1,19 +1,19 @@
-//! The result of a collective that is under way.
+//! The result of a collective in progress.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::buffer::Buffer;
 use crate::error::{CollectiveError, Error};
 
-/// A collective that was started. [`Handle::wait`] gives the buffer back; dropping the handle
-/// drops the buffer when the collective is done, it does not stop it.
+/// A started collective. [`Handle::wait`] returns the buffer. Dropping the handle does not stop the
+/// collective; it drops the buffer when the collective is done.
 #[must_use = "the collective goes on without it, but its buffer and its error would be lost"]
 pub struct Handle {
     slot: Arc<Slot>,
 }
 
-/// The end of a [`Handle`] that the progress thread holds. Dropped without a result, it reports
-/// that there will be none.
+/// The end of a [`Handle`] that the progress thread holds. If it is dropped without a result, the
+/// handle reports an error.
 pub(super) struct Promise {
     slot: Arc<Slot>,
 }
@@ -24,7 +24,7 @@ struct Slot {
     done: Condvar,
 }
 
-/// A handle and the promise to fulfil it.
+/// A handle, and the promise that fulfils it.
 pub(super) fn pair() -> (Handle, Promise) {
     let slot = Arc::<Slot>::default();
     (Handle { slot: slot.clone() }, Promise { slot })
@@ -34,7 +34,7 @@ impl Handle {
     /// Waits until the collective is done.
     ///
     /// # Errors
-    /// See [`CollectiveError`]; the buffer is then lost.
+    /// Returns a [`CollectiveError`]; the buffer is then lost.
     pub fn wait(self) -> Result<Buffer, Error> {
         let mut result = self
             .slot

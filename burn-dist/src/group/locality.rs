@@ -1,30 +1,29 @@
-//! What ranks that are about to be connected say of themselves: where they are, and by what they
-//! go.
+//! What a rank tells the others before they connect: its location and its algorithm.
 
 use serde::{Deserialize, Serialize};
 
 use super::processors::Processors;
 use super::{Algorithm, GroupOptions};
 
-/// A digest of what tells something apart.
+/// A digest that identifies a host or container.
 type Digest = [u8; blake3::OUT_LEN];
 
-/// What a rank says of itself.
+/// A rank's location and settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Locality {
-    /// The number of the algorithm it was given.
+    /// Number of the algorithm in its options.
     algorithm: u8,
-    /// Which processors it may use, of the machine that runs one kernel.
+    /// CPUs that the rank may use, on the machine that runs one kernel.
     pub processors: Processors,
     machine: Digest,
     /// Where it can map the memory of others: a part of that machine, such as a container.
     host: Digest,
-    /// Which part of that it takes for its host, if it is to do so.
+    /// The part of the machine that it treats as its host, if options ask for that.
     part: Option<u64>,
 }
 
 impl Locality {
-    /// Of this process, as that rank of the world.
+    /// The location of this process as rank `rank` of the world.
     pub fn of_this_process(options: &GroupOptions, rank: usize) -> Self {
         Self {
             algorithm: options.algorithm as u8,
@@ -36,11 +35,11 @@ impl Locality {
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
-        // Into memory it does not fail; nothing is refused as malformed by whoever reads it.
+        // Writing to memory does not fail. A reader would refuse the empty word as malformed.
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
-    /// From the bytes of a rank; `None` if they are something else.
+    /// Decodes the bytes of a rank; `None` if they are malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (locality, rest) = postcard::take_from_bytes(bytes).ok()?;
         rest.is_empty().then_some(locality)
@@ -50,25 +49,26 @@ impl Locality {
         self.algorithm == algorithm as u8
     }
 
-    /// Ranks with the same host can map each other's memory, as far as one can tell beforehand.
+    /// The host. Ranks with the same host can map each other's memory, as far as is known
+    /// beforehand.
     pub fn host(&self) -> Vec<u8> {
         let part = self.part.map(u64::to_le_bytes);
         [&self.host[..], part.as_ref().map_or(&[], |part| &part[..])].concat()
     }
 
-    /// Whether the numbers of both ones' processors mean the same.
+    /// Whether the CPU numbers of both ranks mean the same CPUs.
     pub fn is_beside(&self, other: &Self) -> bool {
         self.machine == other.machine
     }
 }
 
-/// What this start of the kernel has for itself; the name of the machine where it does not say.
+/// The kernel's boot id, or the machine's name if the kernel has none.
 fn boot() -> Vec<u8> {
     let id = std::fs::read("/proc/sys/kernel/random/boot_id");
     id.unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec())
 }
 
-/// What processes have in common that can map each other's memory.
+/// What two processes must have in common to map each other's memory.
 fn identity() -> [Vec<u8>; 5] {
     let namespace = |name: &str| {
         let link = std::fs::read_link(format!("/proc/self/ns/{name}"));

@@ -1,35 +1,36 @@
-//! Whom a group consists of, among all ranks of the run.
+//! The ranks of a group among all ranks of the run.
 //!
-//! Inside a group ranks count from 0; whatever is said of a rank to people uses its number in the
-//! world, because that is what launchers, logs and other groups call it.
+//! Inside a group ranks count from 0. Messages use the number in the world, as launchers, logs and
+//! other groups do.
 
 use std::sync::Arc;
 
 use crate::collective::{Descriptor, Kind};
 use crate::transport::TransportError;
 
-/// Bits of a progress that count the collectives of one group; those above [`BUSY`] name the group.
+/// Bits of a progress number that count the collectives of one group. Bits above [`BUSY`] hold the
+/// group's number.
 const SEQUENCE_BITS: u32 = 47;
 
-/// Set in the progress of a rank that is busy with files.
+/// Set in the progress number of a rank that is busy with files.
 pub(super) const BUSY: u64 = 1 << SEQUENCE_BITS;
 
 /// The ranks of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
-    /// 0 for all ranks of the run. No rank is in two groups of the same number.
+    /// 0 for the group of all ranks. No rank is in two groups with the same number.
     number: u64,
-    /// By rank in the group: the rank in the world.
+    /// The rank in the world, by rank in the group.
     ranks: Arc<[usize]>,
 }
 
 impl Members {
-    /// All ranks of a world of that size.
+    /// All ranks of a world of `size` ranks.
     pub(crate) fn all(size: usize) -> Self {
         Self::some(0, (0..size).collect())
     }
 
-    /// Some of the ranks of the world, under a number of their own.
+    /// Some ranks of the world, as group `number`.
     pub(super) fn some(number: u64, ranks: Vec<usize>) -> Self {
         Self {
             number,
@@ -41,22 +42,23 @@ impl Members {
         self.number
     }
 
-    /// By rank in the group: the rank in the world.
+    /// The rank in the world, by rank in the group.
     pub(crate) fn ranks(&self) -> &Arc<[usize]> {
         &self.ranks
     }
 
-    /// The rank in the world of rank `rank` of the group.
+    /// Rank in the world of the group's rank `rank`.
     pub(super) fn in_world(&self, rank: usize) -> usize {
         self.ranks.get(rank).copied().unwrap_or(rank)
     }
 
-    /// What a rank is seen at that has come to collective `sequence` of this group.
+    /// The progress number of a rank that has reached collective `sequence` of this group.
     pub(super) fn progress(&self, sequence: u64) -> u64 {
         self.number << (SEQUENCE_BITS + 1) | sequence
     }
 
-    /// How far in this group a rank is that is seen at `progress`; in another one: how far there.
+    /// The collective that a rank with this progress number has reached: `Ok` in this group, `Err`
+    /// in another one.
     pub(super) fn reached(&self, progress: u64) -> Result<u64, u64> {
         let sequence = progress & (BUSY - 1);
         match progress >> (SEQUENCE_BITS + 1) == self.number {
@@ -65,12 +67,12 @@ impl Members {
         }
     }
 
-    /// Whether a rank that is seen at `progress` is busy with files.
+    /// Whether a rank with this progress number is busy with files.
     pub(super) fn is_busy(progress: u64) -> bool {
         progress & BUSY != 0
     }
 
-    /// A collective with its root's rank in the world.
+    /// A collective, with its root as a rank in the world.
     pub(super) fn describe(&self, what: Descriptor) -> Descriptor {
         if what.kind != Kind::Broadcast {
             return what;
@@ -82,12 +84,12 @@ impl Members {
         }
     }
 
-    /// An error with its ranks' numbers in the world.
+    /// An error, with its ranks as ranks in the world.
     pub(super) fn name(&self, error: TransportError) -> TransportError {
         error.renamed(|rank| self.in_world(rank))
     }
 
-    /// The name of the group for a file, and for people; nothing for all ranks of the run.
+    /// The group's name for file names and for messages. `None` for the group of all ranks.
     pub(super) fn label(&self) -> Option<(String, String)> {
         if self.number == 0 {
             return None;

@@ -1,8 +1,7 @@
-//! The ranks that communicate: the public handle on everything above.
+//! [`ProcessGroup`]: the connected ranks and their collectives.
 //!
-//! Every collective runs in the order in which it was called. Asynchronous ones run on one
-//! progress thread, so that the caller goes on computing; blocking ones run on the caller's thread,
-//! after those that it has started, and cost no hand-over.
+//! Collectives run in the order of the calls. Asynchronous ones run on one progress thread while
+//! the caller computes. Blocking ones run on the caller's thread, after all that it started before.
 
 mod busy;
 mod connect;
@@ -41,32 +40,33 @@ use crate::world::World;
 use engine::{Call, Target};
 use queue::Queue;
 
-/// Which transport a group uses.
+/// The transport of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportKind {
-    /// Shared memory within a host; between hosts MPI where it started the ranks, else TCP. Where
-    /// hosts have one rank each or not all as many, or ranks of one host do not follow each other,
-    /// all ranks are one ring over MPI or TCP.
+    /// Shared memory within a host; between hosts MPI if it started the ranks, else TCP.
+    ///
+    /// All ranks form one ring over MPI or TCP if hosts have one rank each or different numbers of
+    /// ranks, or if the ranks of a host are not consecutive.
     #[default]
     Auto,
-    /// Shared memory; an error when the ranks are not on one host.
+    /// Shared memory. Fails if the ranks are on several hosts.
     Shm,
     /// TCP, also within a host.
     Tcp,
-    /// MPI's messages; only in a world that MPI started (feature `mpi`).
+    /// MPI messages, in a world that MPI started (feature `mpi`).
     Mpi,
 }
 
 impl TransportKind {
-    /// Whether this program is built with it.
+    /// Whether this build supports it.
     pub fn is_built(self) -> bool {
         self != Self::Mpi || mpi::BUILT
     }
 
-    /// All of them.
+    /// All transports.
     pub const ALL: [Self; 4] = [Self::Auto, Self::Shm, Self::Tcp, Self::Mpi];
 
-    /// The name used in configurations.
+    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -87,32 +87,33 @@ impl std::str::FromStr for TransportKind {
     }
 }
 
-/// Who computes what a collective computes.
+/// The implementation of the collectives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Ours: direct reduction where ranks share memory, elsewhere rings, and few rounds for small
+    /// Our algorithms: direct reduction in shared memory, rings elsewhere, few rounds for small
     /// messages. Sums have the same bits wherever the ranks are.
     #[default]
     Auto,
-    /// Ours, but over several hosts those of each host are added up first, with
-    /// [`TransportKind::Auto`]. The least goes over the network, of two hosts with many ranks half
-    /// as much as on one ring, but sums differ from those of other arrangements of the ranks in
-    /// their last bits. Any arrangement will do that has as many ranks on each host.
+    /// Our algorithms, but each host first sums its own ranks. Needs [`TransportKind::Auto`] and
+    /// the same number of ranks on every host, in any placement.
+    ///
+    /// It sends the least over the network: with two hosts and many ranks, half as much as one
+    /// ring. Sums differ in their last bits from those of other placements of the ranks.
     NodeFirst,
-    /// MPI's own collectives; only in a world that MPI started (feature `mpi`).
+    /// MPI's own collectives, in a world that MPI started (feature `mpi`).
     Mpi,
 }
 
 impl Algorithm {
-    /// Whether this program is built with it.
+    /// Whether this build supports it.
     pub fn is_built(self) -> bool {
         self != Self::Mpi || mpi::BUILT
     }
 
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Self; 3] = [Self::Auto, Self::NodeFirst, Self::Mpi];
 
-    /// The name used in configurations.
+    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -122,38 +123,36 @@ impl Algorithm {
     }
 }
 
-/// How a group is connected and how long it is patient.
+/// Options for connecting a group and for its timeouts.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
-    /// Which transport.
+    /// The transport.
     pub transport: TransportKind,
-    /// Which algorithms.
+    /// The implementation of the collectives.
     pub algorithm: Algorithm,
-    /// Takes ranks for such of one host only in blocks of so many, by their number in the world,
-    /// and not those that are on different hosts: to try on one host what is done over several. The
-    /// same on all ranks.
+    /// Treats every block of this many consecutive ranks on one host as a host of its own. This
+    /// simulates several hosts on one. The same on all ranks.
     pub ranks_per_node: Option<NonZeroUsize>,
-    /// Whether ranks that run different executables are refused.
+    /// Whether to refuse ranks that run different executables.
     pub same_program: bool,
-    /// How long the ranks may take to find each other.
+    /// Time for the ranks to find each other.
     pub connect_timeout: Duration,
-    /// How long a collective may take until the first floating-point numbers have been reduced,
-    /// which are gradients as a rule: some ranks load data, or compile kernels. At least as long as
-    /// `timeout`.
+    /// Timeout of collectives until the first floating-point reduction (usually gradients) is done.
+    /// Until then some ranks load data or compile kernels. At least as long as `timeout`.
     pub first_timeout: Duration,
-    /// How long every later collective may take. Ranks that are [busy](ProcessGroup::busy) with
-    /// files are waited for up to `first_timeout` more.
+    /// Timeout of later collectives. [Busy](ProcessGroup::busy) ranks get up to `first_timeout`
+    /// more.
     pub timeout: Duration,
-    /// What ends this process when its run has failed and it goes on nevertheless: in a kernel, a
-    /// read or a write that does not come back. By default nothing does: a library does not end its
+    /// Ends this process if its run has failed and it does not end by itself, for example in a
+    /// kernel or in a read that does not return. Default: none, because a library does not end its
     /// program unasked.
     ///
     /// The process ends by `_exit`, without destructors, some time after the first failure of any
-    /// rank, whatever it does, also after its last handle on the group. Only a process that has
-    /// left the group before is spared.
+    /// rank. It does so whatever the process is doing, also after its last handle on the group is
+    /// gone. A process that left the group before the failure goes on.
     pub abort: Option<Abort>,
-    /// Is called once this rank has reached the store, while it connects: a process that something
-    /// ends meanwhile tells the others why by [`Connecting::abort`].
+    /// Callback that runs once this rank has reached the store, while it connects. If the process
+    /// has to end meanwhile, it can tell the others why with [`Connecting::abort`].
     pub connecting: Option<fn(Connecting)>,
 }
 
@@ -173,14 +172,14 @@ impl Default for GroupOptions {
     }
 }
 
-/// A rank that connects to the others, for [`GroupOptions::connecting`].
+/// A rank that is connecting to the others, for [`GroupOptions::connecting`].
 #[derive(Clone, Debug)]
 pub struct Connecting {
     store: Weak<Store>,
 }
 
 impl Connecting {
-    /// Tells all other ranks why this one stops. Does nothing when this rank has left.
+    /// Tells all other ranks why this one stops. Does nothing if this rank has left.
     pub fn abort(&self, reason: &str) {
         if let Some(store) = self.store.upgrade() {
             store.abort(reason);
@@ -188,38 +187,38 @@ impl Connecting {
     }
 }
 
-/// The ranks of a run, or [some](ProcessGroup::split) of them, connected. Clones are handles on the
+/// The connected ranks of a run, or [some](ProcessGroup::split) of them. Clones are handles on the
 /// same group.
 ///
-/// With the last handle, those in [`Parallel`](crate::parallel::Parallel) among them, this rank
-/// leaves the run, and a collective that others still call fails at once. Where rank 0 hosts the
-/// store (with all launchers but the local one), dropping its last handle waits for the other ranks
-/// to leave, as long as [`connect_timeout`](GroupOptions::connect_timeout) at most; then groups of
-/// other ranks end, too.
+/// This rank leaves the run when its last handle is dropped, including those in
+/// [`Parallel`](crate::parallel::Parallel). A collective that others still call then fails at once.
+/// If rank 0 hosts the store (all launchers but the local one), dropping its last handle waits up
+/// to [`connect_timeout`](GroupOptions::connect_timeout) for the other ranks to leave. After that,
+/// their groups end.
 ///
-/// A process is in one group of its `World` at a time: [`split`](ProcessGroup::split) it for more.
-/// Under [`LocalLauncher`](crate::launch::LocalLauncher) and `torchrun` it may connect again when
-/// all ranks have left.
+/// A process is in one group of its `World` at a time. Use [`split`](ProcessGroup::split) for more
+/// groups. Under [`LocalLauncher`](crate::launch::LocalLauncher) and `torchrun` it may connect
+/// again once all ranks have left.
 #[derive(Clone)]
 pub struct ProcessGroup {
     queue: Arc<Queue>,
 }
 
 impl ProcessGroup {
-    /// A group of one, in which every collective is done at once.
+    /// A group of one rank. Its collectives finish at once.
     pub fn single() -> Self {
         Self {
             queue: Queue::new(engine::Engine::single()),
         }
     }
 
-    /// Connects `size` ranks that are all in this process, each to be used by a thread of its own:
-    /// for tests and for trying things out. They use the real transports. Move each into its
-    /// thread: a handle that is left outside keeps its rank in the run when the thread has ended,
-    /// and the others wait for it.
+    /// Connects `size` ranks of this process, one for each thread, for tests and experiments.
+    ///
+    /// They use the real transports. Move each handle into its thread: a handle that stays outside
+    /// keeps its rank in the run after the thread has ended, and the others wait for it.
     ///
     /// # Errors
-    /// When the ranks cannot be connected.
+    /// Fails if the ranks cannot be connected.
     pub fn in_process(size: usize, options: &GroupOptions) -> Result<Vec<Self>, Error> {
         threads::connect_all(size, options)
     }
@@ -227,7 +226,7 @@ impl ProcessGroup {
     /// Connects the ranks of `world` with default options. All ranks call it.
     ///
     /// # Errors
-    /// When the ranks do not find each other in time, or cannot be connected.
+    /// Fails if the ranks do not find each other in time or cannot be connected.
     pub fn connect(world: &World) -> Result<Self, Error> {
         Self::connect_with(world, GroupOptions::default())
     }
@@ -235,7 +234,7 @@ impl ProcessGroup {
     /// Connects the ranks of `world`. All ranks call it, with the same transport.
     ///
     /// # Errors
-    /// When the ranks do not find each other in time, or cannot be connected.
+    /// Fails if the ranks do not find each other in time or cannot be connected.
     pub fn connect_with(world: &World, options: GroupOptions) -> Result<Self, Error> {
         if world.size() == 1 {
             return Ok(Self::single());
@@ -253,18 +252,20 @@ impl ProcessGroup {
         })
     }
 
-    /// Divides the ranks of this group: those that name the same `colour` become a group of their
-    /// own, ordered by `key` and, where that is the same, by their rank here. All ranks call it.
+    /// Divides this group: ranks with the same `colour` form a new group. All ranks call it.
     ///
-    /// The new group has this one's options: with [`TransportKind::Auto`] ranks of one host share
-    /// memory, whatever this group uses. It has a progress thread and an order of collectives of
-    /// its own; ranks that wait for each other in several groups have to use them in the same
-    /// order, and a rank divides one group at a time. What breaks one group breaks all groups of
-    /// all ranks, so that nobody waits in vain. Messages and [`world_ranks`](Self::world_ranks)
-    /// name ranks by their number in the world.
+    /// Ranks in the new group are ordered by `key`, then by their rank here. As with
+    /// `MPI_Comm_split`.
+    ///
+    /// The new group has this group's options. With [`TransportKind::Auto`], ranks of one host
+    /// share memory whatever this group uses. The new group has its own progress thread and its own
+    /// order of collectives. Ranks that wait for each other in several groups must use these groups
+    /// in the same order, and a rank divides one group at a time. A failure in one group fails all
+    /// groups of all ranks, so nobody waits in vain. Messages and
+    /// [`world_ranks`](Self::world_ranks) use ranks in the world.
     ///
     /// # Errors
-    /// When the ranks cannot be connected; this group is unusable then, too.
+    /// Fails if the ranks cannot be connected; this group is then unusable too.
     pub fn split(&self, colour: u64, key: u64) -> Result<Self, Error> {
         let engine = self
             .queue
@@ -279,17 +280,17 @@ impl ProcessGroup {
         self.queue.members().ranks()
     }
 
-    /// This process's rank in this group.
+    /// Rank of this process in this group.
     pub fn rank(&self) -> usize {
         self.queue.place().rank
     }
 
-    /// Number of ranks: of all of them, or of those that [`split`](Self::split) put here.
+    /// Number of ranks in this group.
     pub fn size(&self) -> usize {
         self.queue.place().size
     }
 
-    /// The node that this rank is on: nodes are numbered in the order of their first ranks.
+    /// Index of this rank's node. Nodes are numbered in the order of their first ranks.
     pub fn node(&self) -> usize {
         self.queue.place().node
     }
@@ -299,23 +300,24 @@ impl ProcessGroup {
         self.queue.place().nodes
     }
 
-    /// Name of the transport in use: `"shm+tcp"` and `"shm+mpi"` where there is one within nodes
-    /// and another between them, `"none"` for a group of one.
+    /// Name of the transport in use. `"shm+tcp"` and `"shm+mpi"` use shared memory within nodes and
+    /// the other between them; `"none"` is a group of one.
     pub fn transport(&self) -> &'static str {
         self.queue.place().transport
     }
 
-    /// Makes the memory that collectives like best: a bucket that all ranks have mapped where the
-    /// transport can share memory, plain memory elsewhere. Zeroed. All ranks call it.
+    /// Allocates the memory that collectives are fastest on, zeroed. All ranks call it.
+    ///
+    /// If the transport shares memory, all ranks have it mapped. Otherwise it is plain memory.
     ///
     /// # Errors
-    /// When a rank has no memory for it.
+    /// Fails if a rank is out of memory.
     pub fn bucket(&self, dtype: DType, len: usize) -> Result<Buffer, Error> {
         self.queue.inline(|engine| engine.bucket(dtype, len))
     }
 
-    /// The number of the next model that is trained in this group. Every rank calls it for the same
-    /// models.
+    /// Number of the next model to train in this group. All ranks create the same models in the
+    /// same order.
     pub(crate) fn next_model(&self) -> u32 {
         self.queue.next_model()
     }
@@ -332,8 +334,8 @@ impl ProcessGroup {
         )
     }
 
-    /// Starts reducing `buffer` over all ranks so that this rank's [`shard`] of it is right, or the
-    /// one that [`Buffer::cut`] says; the rest is undefined.
+    /// Starts reducing `buffer` over all ranks. Afterwards only this rank's [`shard`] of it (or the
+    /// one that [`Buffer::cut`] sets) is valid.
     pub fn start_reduce_scatter(&self, buffer: Buffer, op: ReduceOp) -> Handle {
         self.queue.start(
             Call {
@@ -345,8 +347,8 @@ impl ProcessGroup {
         )
     }
 
-    /// Starts filling `buffer` with every rank's [`shard`] of it, or the one that [`Buffer::cut`]
-    /// says.
+    /// Starts filling `buffer` with every rank's [`shard`] of it (or the one that [`Buffer::cut`]
+    /// sets).
     pub fn start_all_gather(&self, buffer: Buffer) -> Handle {
         self.queue.start(
             Call {
@@ -370,7 +372,7 @@ impl ProcessGroup {
         )
     }
 
-    /// Starts a barrier: it is done when all ranks have started it.
+    /// Starts a barrier. It is done when all ranks have started it.
     pub fn start_barrier(&self) -> Handle {
         let call = Call {
             kind: Kind::Barrier,
@@ -380,8 +382,8 @@ impl ProcessGroup {
         self.queue.start(call, Buffer::zeroed(DType::U8, 0))
     }
 
-    /// Reduces `buffer` over all ranks on this thread: the quickest way when there is nothing to
-    /// compute meanwhile.
+    /// Reduces `buffer` over all ranks on this thread. Use it if nothing else can be computed
+    /// meanwhile.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
@@ -410,8 +412,8 @@ impl ProcessGroup {
         )
     }
 
-    /// Reduces `data` over all ranks and gives the range that is right here: this rank's
-    /// [`shard`]. The rest is undefined.
+    /// Reduces `data` over all ranks and returns the valid range, this rank's [`shard`]. The rest
+    /// is undefined.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
@@ -446,8 +448,8 @@ impl ProcessGroup {
         )
     }
 
-    /// Copies `data` from rank `root` to all ranks. That may be done on some, the root too, before
-    /// others have come.
+    /// Copies `data` from rank `root` to all ranks. Some ranks, including the root, may return
+    /// before others have called it.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
@@ -462,7 +464,7 @@ impl ProcessGroup {
         )
     }
 
-    /// Returns when all ranks have called it.
+    /// Waits until all ranks have called it.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
@@ -477,9 +479,10 @@ impl ProcessGroup {
         )
     }
 
-    /// [`barrier`](Self::barrier), for which the others may be as late as `limit`, whatever the
-    /// group's time-out: where one rank has something to do for all. A rank that fails is noticed
-    /// at once even so, and one that is stopped within the group's time-out and some seconds.
+    /// Waits until all ranks have called it, with `limit` in place of the group's timeout.
+    ///
+    /// For work that one rank does for all. A rank that fails is still noticed at once. A rank that
+    /// is stopped is noticed within the group's timeout plus some seconds.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
@@ -493,9 +496,10 @@ impl ProcessGroup {
             .inline(|engine| engine.run_within(limit, call, Target::Slice(DType::U8, &mut [])))
     }
 
-    /// Every rank's `payload`, of whatever length, in rank order: for small things such as digests
-    /// and names, of all ranks together at most [`MOST_GATHERED`](crate::collective::MOST_GATHERED)
-    /// bytes.
+    /// Gathers every rank's `payload`, in rank order. Lengths may differ.
+    ///
+    /// Meant for digests, names and other small data: at most
+    /// [`MOST_GATHERED`](crate::collective::MOST_GATHERED) bytes from all ranks together.
     ///
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
@@ -503,34 +507,34 @@ impl ProcessGroup {
         self.queue.inline(|engine| engine.gather_bytes(payload))
     }
 
-    /// Tells all other ranks why this one stops, so that they stop too and can say whose fault it
-    /// was. The group is unusable afterwards.
+    /// Tells all other ranks why this one stops, so that they stop too and name the culprit. The
+    /// group is unusable afterwards.
     pub fn abort(&self, reason: &str) {
         self.queue.abort(reason);
     }
 
-    /// From now on, when a collective fails here, what the flight recorder has of the last ones is
-    /// written to `flight-recorder-rank-N.txt` in `folder`, which should exist; N is this process's
-    /// rank in the world. Without a folder, or where the file cannot be written, it goes to the
-    /// log. For all groups that this rank [split](Self::split) from the same one, whenever it did,
-    /// under names of their own.
+    /// Writes the flight recorder to `folder` when a collective fails, from now on.
+    ///
+    /// The file is `flight-recorder-rank-N.txt`, where N is this process's rank in the world.
+    /// `folder` should exist. Without a folder, or if the file cannot be written, the report goes
+    /// to the log. The setting holds for all groups [split](Self::split) from the same one, before
+    /// or after this call; their files have names of their own.
     pub fn keep_flight_recorder_in(&self, folder: impl Into<PathBuf>) {
         self.queue.poison().keep_flight_recorder_in(folder.into());
     }
 
-    /// For work with files that the other ranks wait for longer than for other work, which need not
-    /// be the last: a slow disk is no failure. See [`Busy::during`].
+    /// Marks file work that the other ranks wait for longer, because a slow disk is no failure. See
+    /// [`Busy::during`].
     pub fn busy(&self) -> Busy {
         self.queue.poison().busy().clone()
     }
 
-    /// What has gone wrong here or, as far as it is known, on another rank, so that the group is
-    /// unusable.
+    /// The failure, here or on another rank, that made this group unusable.
     pub fn fault(&self) -> Option<String> {
         self.queue.fault()
     }
 
-    /// How long collectives may take.
+    /// Timeouts of collectives.
     pub(crate) fn patience(&self) -> &Patience {
         self.queue.patience()
     }

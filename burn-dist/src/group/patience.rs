@@ -1,8 +1,7 @@
-//! How long ranks wait for each other.
+//! Timeouts of collectives.
 //!
-//! Until the first gradients have gone round, some ranks download data, read them, or compile
-//! kernels while the others wait in whatever collective comes next. After that, who is late for
-//! long has a problem.
+//! Until the first gradients are reduced, ranks may download data, read it or compile kernels while
+//! the others wait. After that, a rank that is late for long has a problem.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +10,7 @@ use std::time::Duration;
 use super::GroupOptions;
 use crate::collective::{Descriptor, Kind};
 
-/// The time-outs of a group; clones know of each other.
+/// The timeouts of a group. Clones share their state.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
     first: Duration,
@@ -28,7 +27,7 @@ impl Patience {
         }
     }
 
-    /// How long the next collective may take.
+    /// Timeout of the next collective.
     pub(crate) fn limit(&self) -> Duration {
         match self.is_settled.load(Ordering::Relaxed) {
             true => self.later,

@@ -1,15 +1,15 @@
-//! Whether each rank of a host has a processor of its own, and so may keep it while it waits for a
-//! moment.
+//! Decides whether every rank of a host has a CPU of its own, and may therefore spin while it
+//! waits.
 //!
-//! How many processors there are for all of them no rank knows alone: where a launcher binds ranks
-//! to processors, as Slurm does, each sees its own only.
+//! No rank knows the number of CPUs alone: under a launcher that binds ranks to CPUs, such as
+//! Slurm, each rank sees only its own.
 
 use std::thread::available_parallelism;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::{Deserialize, Serialize};
 
-/// The processors that this process may use, one bit each.
+/// CPUs that this process may use, one bit each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<u8>")]
 pub(super) struct Processors(Vec<u8>);
@@ -21,7 +21,7 @@ impl From<Vec<u8>> for Processors {
 }
 
 impl Processors {
-    /// As the system has it; none where it does not say.
+    /// Reads them from the system; empty if the system does not say.
     pub fn of_this_process() -> Self {
         let Ok(set) = sched_getaffinity(None) else {
             return Self::default();
@@ -33,7 +33,7 @@ impl Processors {
         Self::from_bytes(&bits)
     }
 
-    /// Of the bytes of one process.
+    /// Decodes the bits of one process.
     pub fn from_bytes(bits: &[u8]) -> Self {
         let used = bits.iter().rposition(|byte| *byte != 0);
         Self(bits[..used.map_or(0, |last| last + 1)].to_vec())
@@ -44,19 +44,18 @@ impl Processors {
     }
 }
 
-/// Whether there are as many processors as ranks, of which each may use some of them, and this
-/// process `own`.
+/// Whether the `ranks` together have at least one CPU each. `own` are the CPUs of this process.
 pub(super) fn are_enough(ranks: &[&Processors], own: &Processors) -> bool {
     let parallel = available_parallelism().map_or(1, usize::from);
     available(ranks, parallel, own.count()) >= ranks.len()
 }
 
-/// How many processors all ranks together have, one of which may use `own`, and can compute on
-/// `parallel` at a time.
+/// Number of CPUs that all ranks have together. `own` is the number that this process may use, and
+/// `parallel` the number of threads that it can run at a time.
 fn available(ranks: &[&Processors], parallel: usize, own: usize) -> usize {
     if parallel < own || ranks.iter().any(|rank| rank.count() == 0) {
-        // A limit to the time on them, which is one for all ranks of a container (it does not show
-        // where it allows more than this rank's own); or nobody knows.
+        // Below `own`, a CPU time limit holds for all ranks of a container together. (It does not
+        // show if it allows more than this rank's own CPUs.) An empty set means that nobody knows.
         return parallel;
     }
     let bytes = ranks.iter().map(|rank| rank.0.len()).max().unwrap_or(0);
@@ -110,7 +109,7 @@ mod tests {
         thread::scope(|scope| {
             for whole in groups {
                 scope.spawn(move || {
-                    // With two processors there are enough for each part alone.
+                    // With two CPUs each part alone has enough.
                     let part = whole.split(whole.rank() as u64 / 2, 0).unwrap();
                     let has_processor = |group: &ProcessGroup| group.queue.place().has_processor;
                     assert!(part.size() == 1 || has_processor(&part) == has_processor(&whole));

@@ -1,5 +1,5 @@
-//! Whether all ranks run the same program: a node with an old copy would compute something else,
-//! and fail, if at all, in a way that nobody understands.
+//! Checks that all ranks run the same executable. A node with an old copy would compute something
+//! else and fail, if at all, in obscure ways.
 
 use std::fs::File;
 
@@ -9,7 +9,7 @@ use crate::world::World;
 
 /// Compares the executables of all ranks. A collective call.
 pub(super) fn check(world: &World, store: &Store) -> Result<(), RendezvousError> {
-    // Ranks that one program starts are that program.
+    // These launchers start all ranks from one executable.
     if program_is_shared(world.launch()) {
         return Ok(());
     }
@@ -20,8 +20,8 @@ pub(super) fn check(world: &World, store: &Store) -> Result<(), RendezvousError>
     }
 }
 
-/// Digest of this process's executable; empty where it can't be read, which is then so on all
-/// ranks or worth an error.
+/// Digest of this process's executable. Empty if it cannot be read; then either all ranks have
+/// none, or the difference is an error worth reporting.
 fn digest() -> Vec<u8> {
     let hash = File::open("/proc/self/exe").and_then(|file| {
         let mut hasher = blake3::Hasher::new();

@@ -1,4 +1,4 @@
-//! The order in which collectives run: one queue, one progress thread, one engine.
+//! The order of collectives: one queue, one progress thread, one engine.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,15 +21,15 @@ pub(super) struct Queue {
     members: Members,
     patience: Patience,
     poison: Poison,
-    /// Models that are trained in it, so far.
+    /// Number of models trained in this group so far.
     models: AtomicU32,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// Something was queued, or the group ends.
+    /// Signals a queued collective or the end of the group.
     queued: Condvar,
-    /// The engine is back and nothing is queued.
+    /// Signals that the engine is back and the queue is empty.
     idle: Condvar,
 }
 
@@ -72,8 +72,8 @@ impl Queue {
         })
     }
 
-    /// The number of the next model that is trained in it, from 1: the same on all ranks if they
-    /// make models in the same order.
+    /// Number of the next model to train in this group, from 1. Equal on all ranks if they make
+    /// models in the same order.
     pub fn next_model(&self) -> u32 {
         self.models.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
@@ -98,7 +98,7 @@ impl Queue {
         &self.members
     }
 
-    /// Queues a collective for the progress thread, which starts with the first one.
+    /// Queues a collective for the progress thread. The first call starts the thread.
     pub fn start(&self, call: Call, buffer: Buffer) -> Handle {
         let (handle, promise) = handle::pair();
         let mut state = self.shared.lock();
@@ -114,7 +114,7 @@ impl Queue {
             {
                 match NoThreads::of(&error) {
                     Some(limit) => promise.fulfil(Err(CollectiveError::Threads(limit).into())),
-                    // Dropping the promise reports it.
+                    // The dropped promise reports the error.
                     None => tracing::error!("the progress thread can't be started: {error}"),
                 }
                 return handle;
@@ -131,7 +131,7 @@ impl Queue {
         handle
     }
 
-    /// Runs `work` on this thread when everything that was started before is done.
+    /// Runs `work` on this thread after everything that was started before.
     pub fn inline<R>(
         &self,
         work: impl FnOnce(&mut Engine) -> Result<R, Error>,
@@ -145,7 +145,7 @@ impl Queue {
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Makes every collective fail from now on, also the one that runs, here and on all ranks.
+    /// Makes the running collective and all later ones fail, here and on all ranks.
     pub fn abort(&self, reason: &str) {
         self.poison.inject(reason);
     }
@@ -154,13 +154,12 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if thread::panicking() {
-            // The progress thread, which may be the one that says good-bye, does not know.
+            // The progress thread may say goodbye to the store, and does not know of this panic.
             self.poison.inject("it panicked");
         }
         let mut state = self.shared.lock();
         state.closed = true;
-        // Said good-bye here rather than on the progress thread, which the end of the process may
-        // overtake.
+        // Say goodbye here: the process may end before the progress thread does.
         let idle = match state.jobs.is_empty() {
             true => state.engine.take(),
             false => None,
@@ -203,7 +202,7 @@ impl Shared {
         }
     }
 
-    /// What the progress thread does until the group ends and nothing is queued.
+    /// Runs queued collectives until the group ends and the queue is empty.
     fn progress(&self) {
         while let Some((job, mut engine)) = self.next() {
             let Job {

@@ -1,5 +1,5 @@
-//! The flight recorder: the last collectives of a rank, written when one fails, so that the logs
-//! of all ranks side by side show where they parted.
+//! The flight recorder: keeps a rank's last collectives and writes them when one fails, so that the
+//! logs of all ranks show where they diverged.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::collective::Descriptor;
 
-/// Collectives that are remembered.
+/// Number of collectives to remember.
 const KEPT: usize = 64;
 
 /// The last collectives, oldest first.
@@ -48,7 +48,7 @@ impl Recorder {
         }
     }
 
-    /// A line per collective: seconds since the group was made, duration, what it was.
+    /// One line for each collective: seconds since the group was made, duration, description.
     fn report(&self, rank: usize, group: Option<&str>) -> String {
         let group = group.map_or(String::new(), |group| format!(" in {group}"));
         let mut text =
@@ -63,8 +63,8 @@ impl Recorder {
         text
     }
 
-    /// Writes the report to `folder`, or to the log when there is none or it can't be written.
-    /// `label` names a group of some of the ranks, for the file and for people.
+    /// Writes the report to `folder`, or to the log if there is no folder or the write fails.
+    /// `label` is a subgroup's name for the file and for messages.
     pub fn dump(&self, rank: usize, label: Option<(String, String)>, folder: Option<&Path>) {
         let (file, group) = label.unzip();
         let report = self.report(rank, group.as_deref());

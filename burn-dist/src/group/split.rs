@@ -1,9 +1,7 @@
-//! Divides a group: every rank names a colour, and those of the same colour become a group of their
-//! own, as with `MPI_Comm_split`.
+//! Divides a group: ranks with the same colour form a group of their own, as with `MPI_Comm_split`.
 //!
-//! They meet over the group that they are in already, so nothing is listened on but the sockets of
-//! the new transport. All ranks take part in every exchange, whatever their colour, and whether
-//! they need it or not.
+//! They exchange addresses over their common group, so only the new transport's sockets listen. All
+//! ranks take part in every exchange, whatever their colour and whether they need it or not.
 
 use std::sync::Arc;
 
@@ -15,18 +13,18 @@ use super::members::Members;
 use crate::error::Error;
 use crate::transport::TransportError;
 
-/// Where a rank wants to be.
+/// A rank's wish: colour, key, and highest group number.
 #[derive(Serialize, Deserialize)]
 struct SplitRequest {
     colour: u64,
     key: u64,
-    /// The highest number of a group that it is in.
+    /// Highest number among the groups of this rank.
     highest: u64,
 }
 
 impl SplitRequest {
     fn encode(&self) -> Vec<u8> {
-        // Into memory it does not fail; nothing is refused as malformed by whoever reads it.
+        // Writing to memory does not fail. A reader would refuse the empty request as malformed.
         postcard::to_allocvec(self).unwrap_or_default()
     }
 
@@ -36,11 +34,11 @@ impl SplitRequest {
     }
 }
 
-/// This rank's part of the group of its colour. A collective call; an error breaks the run.
+/// The engine of this rank in its colour's group. A collective call; an error fails the run.
 pub(super) fn split(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
     let result = divide(parent, colour, key);
     if let Err(error) = &result {
-        // The others are waiting, perhaps in a group that this rank is not in.
+        // The others are waiting, perhaps in a group that does not include this rank.
         parent.break_with(&error.to_string());
     }
     result
@@ -65,7 +63,8 @@ fn divide(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
     let mine = |rank: &usize| requests[*rank].colour == colour;
     let mut chosen: Vec<usize> = (0..requests.len()).filter(mine).collect();
     chosen.sort_by_key(|rank| (requests[*rank].key, *rank));
-    // Above those of all its ranks, so that none of them is in two groups of the same number.
+    // Higher than the numbers of all groups of these ranks, so that no rank is in two groups with
+    // the same number.
     let number = chosen.iter().map(|rank| requests[*rank].highest).max();
     let number = number.unwrap_or_default() + 1;
     let ranks = chosen.iter().map(|rank| parent.members().in_world(*rank));
@@ -82,10 +81,10 @@ fn divide(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
     Ok(engine)
 }
 
-/// The ranks of this rank's colour, who meet over their common group.
+/// The ranks of this rank's colour. They exchange data over their common group.
 struct Subset<'a> {
     parent: &'a mut Engine,
-    /// Their ranks in it, in the order of the new group.
+    /// Their ranks in the common group, in the order of the new group.
     chosen: Vec<usize>,
     exchanges: usize,
 }
@@ -154,7 +153,7 @@ mod tests {
             prop_assert_eq!((read.colour, read.key, read.highest), (colour, key, highest));
             prop_assert!(SplitRequest::decode(&[&request[..], &[0]].concat()).is_none());
             prop_assert!(SplitRequest::decode(&request[..request.len() - 1]).is_none());
-            // Three numbers of 10 bytes at most each.
+            // Three numbers of at most 10 bytes each.
             prop_assert!(SplitRequest::decode(&other).is_none() || (3..=30).contains(&other.len()));
         }
     }

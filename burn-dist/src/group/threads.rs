@@ -1,5 +1,5 @@
-//! Groups whose ranks are threads of one process: for tests and for trying things out. They use
-//! the real transports.
+//! Groups whose ranks are threads of one process, for tests and experiments. They use the real
+//! transports.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) fn connect_all(size: usize, options: &GroupOptions) -> Result<Vec<Pro
     if size == 1 {
         return Ok(vec![ProcessGroup::single()]);
     }
-    // Streams to some ranks and from some, the socket that listens for them, and both ends of a
+    // Streams to and from other ranks, the socket that listens for them, and both ends of a
     // connection to the store.
     let files = 2 * distances(size).count() + 2 + FILES_PER_RANK;
     make_room(size, files).map_err(RendezvousError::from)?;
