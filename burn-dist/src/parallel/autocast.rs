@@ -1,5 +1,4 @@
-//! A plain model that computes as one in mixed precision does: for evaluation in the precision of
-//! the training.
+//! Evaluation of a plain model in the precision of the training.
 
 use burn::module::{Module, ModuleVisitor, Param, Reparameterizer};
 use burn::tensor::{DType, FloatDType, Tensor};
@@ -7,17 +6,18 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use super::{ParallelError, Precision, statistics};
 use crate::autograd::GradHook;
 
-/// Prepares `model`, a plain one such as [`Parallel::valid`](super::Parallel::valid) gives, for
-/// forward passes in `precision`: its `f32` parameters are cast where they are read, unless that is
-/// within [`full_precision`](crate::autograd::full_precision), as those of a model that trains in
-/// it are. It takes inputs of [`Precision::compute_dtype`] and gives results of that type. It is of
-/// use for nothing else, for its running statistics may be rounded. In [`Precision::F32`] it is
-/// `model` as it is.
+/// Makes a plain `model` compute in `precision`, for forward passes without training.
+///
+/// `model` is a plain one, such as [`Parallel::valid`](super::Parallel::valid) returns. Its `f32`
+/// parameters are cast when a layer reads them, except within
+/// [`full_precision`](crate::autograd::full_precision), as in training. Inputs and results have the
+/// type [`Precision::compute_dtype`]. Use the result for evaluation only: its running statistics
+/// may be rounded. In [`Precision::F32`] the model is returned unchanged.
 ///
 /// # Errors
 ///
-/// [`ParallelError::ReparameterizedInLowPrecision`], as in training: adapters such as LoRA's would
-/// be lost.
+/// [`ParallelError::ReparameterizedInLowPrecision`], as in training: the cast would replace
+/// adapters such as LoRA's.
 pub fn autocast<M: Module>(model: M, precision: Precision) -> Result<M, ParallelError> {
     let Some(dtype) = precision.cast_to() else {
         return Ok(model);
@@ -30,19 +30,19 @@ pub fn autocast<M: Module>(model: M, precision: Precision) -> Result<M, Parallel
     }
 }
 
-/// Looks for a parameter that is read through something, which another cast would replace.
+/// Finds a parameter that already has a reparameterization, which a cast would replace.
 #[derive(Default)]
 struct Adapters {
     path: Vec<String>,
-    /// Path of the last parameter.
+    /// Path of the parameter visited last.
     last: String,
-    /// That parameter's path, and what it is read through.
+    /// Path of that parameter, and the name of its reparameterization.
     found: Option<(String, String)>,
 }
 
 impl ModuleVisitor for Adapters {
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        // It is visited right after the parameter it belongs to.
+        // A reparameterization is visited right after its parameter.
         if container_type == "Reparameterization" && self.found.is_none() {
             self.found = Some((self.last.clone(), name.to_owned()));
         }
@@ -58,7 +58,7 @@ impl ModuleVisitor for Adapters {
     }
 }
 
-/// Has all `f32` parameters cast.
+/// Casts all `f32` parameters.
 struct Casts(FloatDType);
 
 impl Reparameterizer for Casts {

@@ -1,4 +1,4 @@
-//! Cuts a model's parameters into what this rank owns of them.
+//! Cuts a model's parameters into the pieces that this rank owns.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use super::ParallelError;
 use super::replicas::{self, AutodiffPlace};
 use crate::{ProcessGroup, flat};
 
-/// What this rank owns of every parameter, in visit order.
+/// The pieces of every parameter that this rank owns, in visit order.
 pub(super) type Pieces = Vec<Tensor<1>>;
 
-/// What this rank owns of every trainable parameter of a model, on `device`.
+/// The pieces of every trainable parameter that this rank owns, on `device`.
 pub(super) fn pieces_of<M: Module>(
     model: M,
     owned: &[Range<usize>],
@@ -22,10 +22,11 @@ pub(super) fn pieces_of<M: Module>(
     cut(model, owned, device, None)
 }
 
-/// Takes all trainable parameters out of a model: of those that rank 0 has every rank gets what it
-/// owns, and leaves one element that pretends to have the parameter's shape. One parameter at a
-/// time, so that no rank has to hold a whole model whose parameters come to exist when they are
-/// first looked at. A collective call.
+/// Takes all trainable parameters out of a model. A collective call.
+///
+/// Every rank gets its pieces of rank 0's values. In the model, each parameter becomes one element
+/// that pretends to have the parameter's shape. This happens one parameter at a time, so no rank
+/// holds a whole model if parameters are initialized lazily.
 pub(super) fn take_pieces<M: Module>(
     model: M,
     owned: &[Range<usize>],
@@ -46,7 +47,8 @@ fn cut<M: Module>(
         owned,
         device,
         take,
-        // All at once: between the values that come and go they would leave holes in the heap.
+        // Reserved in one go: between the values that come and go, they would leave holes in the
+        // heap.
         empty: owned
             .iter()
             .map(|range| Vec::with_capacity(range.len()))
@@ -61,9 +63,9 @@ fn cut<M: Module>(
 struct Cut<'a> {
     path: Vec<String>,
     owned: &'a [Range<usize>],
-    /// Where the pieces go.
+    /// Target device of the pieces.
     device: &'a Device,
-    /// Whose rank 0 has the values, if they leave the model.
+    /// The group whose rank 0 has the values, if the values leave the model.
     take: Option<&'a ProcessGroup>,
     /// Memory for the pieces that are still to come.
     empty: VecDeque<Vec<f32>>,

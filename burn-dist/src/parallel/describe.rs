@@ -1,4 +1,4 @@
-//! The description of a model that ranks compare before they train it together.
+//! The description of a model, which ranks compare before they train it together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::{groups, statistics};
 use crate::bucket::{ParameterSpec, gradient_dtype};
 use crate::{ProcessGroup, backend};
 
-/// What a module holds at one path.
+/// The tensor that a module holds at one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     path: String,
@@ -32,14 +32,13 @@ impl Entry {
     }
 }
 
-/// All tensors of a model in visit order, the kind of device they are on, and the options and the
-/// optimizer it is trained with.
+/// All tensors of a model in visit order, their kind of device, the options and the optimizer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Description {
     device: String,
     options: String,
     entries: Vec<Entry>,
-    /// By trainable parameter, what steps it, and by which multiple of the learning rate.
+    /// What steps each trainable parameter, and its learning-rate factor.
     steps: Vec<(String, f64)>,
 }
 
@@ -72,7 +71,7 @@ impl Description {
 
     /// Fails unless every rank has the same description. A collective call.
     ///
-    /// Ranks exchange digests; only if those differ, the descriptions themselves.
+    /// Ranks exchange digests first, and full descriptions only if the digests differ.
     pub(super) fn agree(&self, group: &ProcessGroup) -> Result<(), ParallelError> {
         let own = serde_json::to_vec(self).map_err(|error| ParallelError::Description {
             rank: group.rank(),
@@ -92,7 +91,7 @@ impl Description {
         Err(all[0].difference(&all[other], other))
     }
 
-    /// Fails if ranks compute on other kinds of devices than others do.
+    /// Fails if ranks compute on different kinds of devices.
     fn devices_agree(all: &[Self]) -> Result<(), ParallelError> {
         let mut kinds: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (rank, description) in all.iter().enumerate() {
@@ -167,10 +166,10 @@ fn parse(rank: usize, bytes: &[u8]) -> Result<Description, ParallelError> {
 #[derive(Default)]
 struct Lister {
     precision: Precision,
-    /// Whether parameters that nobody has looked at yet may come to exist, all at once. If not,
-    /// they are taken to be trainable, and of the type of new tensors on their device.
+    /// Whether lazy parameters may be initialized, all at once. If not, they count as trainable and
+    /// as having the type of new tensors on their device.
     initializes: bool,
-    /// Whether batch normalizations are to go by the statistics of all ranks.
+    /// Whether batch normalizations should use the statistics of all ranks.
     sums: bool,
     path: Vec<String>,
     entries: Vec<Entry>,
@@ -195,7 +194,7 @@ impl Lister {
 
 impl ModuleVisitor for Lister {
     fn enter_module(&mut self, name: &str, container_type: &str) {
-        // A reparameterization is visited right after the parameter it belongs to.
+        // A reparameterization is visited right after its parameter.
         if container_type == "Reparameterization"
             && let Some(entry) = self.entries.last()
         {
@@ -208,7 +207,7 @@ impl ModuleVisitor for Lister {
         }
         self.path.push(name.to_owned());
         if self.sums && statistics::are_in(container_type) {
-            // Such a module is known by its fields' container.
+            // A batch normalization is recognised by the container of its fields.
             let path = self.path[..self.path.len() - 1].join(".");
             self.fail(ParallelError::NotSynchronized { path });
         }
@@ -250,8 +249,7 @@ impl ModuleVisitor for Lister {
         self.push(false, param.lazy_shape().to_vec(), dtype);
     }
 
-    /// A layer that drops out on one rank alone, or normalises by other statistics, is another
-    /// model.
+    /// A layer that uses dropout on one rank only, or other statistics, is a different model.
     fn visit_flag(&mut self, flag: &Param<Flag>) {
         self.push(false, Vec::new(), format!("flag {}", **flag));
     }
@@ -264,7 +262,7 @@ mod tests {
     use super::*;
     use crate::GroupOptions;
 
-    /// What the ranks get that compute on these kinds of devices.
+    /// The results of the ranks that compute on these kinds of devices.
     fn outcomes(kinds: &[&str]) -> Vec<Result<(), ParallelError>> {
         let groups = ProcessGroup::in_process(kinds.len(), &GroupOptions::default()).unwrap();
         thread::scope(|scope| {

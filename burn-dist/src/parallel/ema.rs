@@ -1,8 +1,8 @@
 //! An exponential moving average of the parameters, which often evaluates better than the
 //! parameters themselves (Polyak & Juditsky 1992, <https://doi.org/10.1137/0330046>).
 //!
-//! The average of a parameter is flat, so it can be cut like any other state that is spread over
-//! ranks, and lies where the parameter is stepped.
+//! The average of a parameter is flat, so that it can be sharded like other state. It lies on the
+//! device that steps the parameter.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -16,23 +16,24 @@ use super::{ParallelError, ParameterSpec, StateSourceRead, state};
 use crate::bucket::{BucketError, Reducer};
 use crate::flat;
 
-/// Under which the average is saved.
+/// Name of the average in a saved state.
 pub(super) const NAME: &str = "ema";
 const UPDATES: &str = "updates";
 
-/// How parameters are averaged over the steps.
+/// Options of the moving average of the parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EmaOptions {
-    /// Share of the average that a step keeps, in [0, 1). With 0.9999 it is that of about the last
-    /// 10,000 steps.
+    /// Share of the average that a step keeps, in [0, 1). 0.9999 averages about the last 10,000
+    /// steps.
     pub decay: f64,
-    /// Whether the first steps keep less, so that the random parameters of the beginning are soon
-    /// forgotten: after `t` steps `min(decay, (1 + t) / (10 + t))`, as TensorFlow does it.
+    /// Whether the first steps keep less, so that the random initial parameters are soon forgotten.
+    ///
+    /// Step `t` keeps `min(decay, (1 + t) / (10 + t))`, as in TensorFlow.
     pub warmup: bool,
 }
 
 impl EmaOptions {
-    /// Share that is kept by the update after `updates` others.
+    /// Share of the average that the next update keeps, after `updates` others.
     fn decay_after(&self, updates: u64) -> f64 {
         if !self.warmup {
             return self.decay;
@@ -57,12 +58,12 @@ impl EmaOptions {
 pub(super) struct Ema {
     options: EmaOptions,
     updates: u64,
-    /// By index in visit order, of what this rank owns.
+    /// This rank's part of each average, by index in visit order.
     values: Vec<Tensor<1>>,
 }
 
 impl Ema {
-    /// Starts at the `values` that this rank owns of every parameter.
+    /// Starts at `values`, this rank's part of every parameter.
     pub(super) fn new(options: EmaOptions, values: Vec<Tensor<1>>) -> Self {
         Self {
             options,
@@ -71,19 +72,19 @@ impl Ema {
         }
     }
 
-    /// Starts anew.
+    /// Starts again at `values`.
     pub(super) fn start_at(&mut self, values: Vec<Tensor<1>>) {
         *self = Self::new(self.options, values);
     }
 
-    /// A step has changed the parameters; gives the weight of their new values.
+    /// Begins the update after a step; returns the weight of the new parameters.
     pub(super) fn begin_update(&mut self) -> f32 {
         let decay = self.options.decay_after(self.updates);
         self.updates += 1;
         (1.0 - decay) as f32
     }
 
-    /// Takes in the new values, flat, of what this rank owns of several parameters.
+    /// Adds the new flat values of several parameters, as far as this rank owns them.
     pub(super) fn update(
         &mut self,
         reducer: &Reducer,
@@ -106,7 +107,7 @@ impl Ema {
         Ok(())
     }
 
-    /// The averages of what this rank owns of every parameter.
+    /// This rank's part of every average.
     pub(super) fn all(&self) -> &[Tensor<1>] {
         &self.values
     }
@@ -116,12 +117,12 @@ impl Ema {
         self.values.get(index)
     }
 
-    /// What has to be known beside the averages.
+    /// Scalars that a saved state needs besides the averages.
     pub(super) fn scalars(&self) -> Vec<(String, Value)> {
         vec![(UPDATES.to_owned(), self.updates.into())]
     }
 
-    /// Continues from a state that has averages, on `device`; false if it has none.
+    /// Continues from a saved state on `device`; false if it has no averages.
     pub(super) fn restore(
         &mut self,
         (parameters, owned): (&[ParameterSpec], &[Range<usize>]),
@@ -143,7 +144,7 @@ impl Ema {
         let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
             let mut name = tensor_name(&parameter.path);
             if !saved.contains(&name) {
-                // It was frozen then: its average is its value.
+                // The parameter was frozen when the state was saved: its average is its value.
                 name = state::model_name(&parameter.path);
             }
             let values = state::read_owned(source, &name, parameter, owned);
@@ -156,7 +157,7 @@ impl Ema {
     }
 }
 
-/// Replaces what `source` has averages of by them.
+/// Replaces parameters of `model` by their averages, if `source` has them.
 pub(super) fn load<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<M, ParallelError> {
     let mut load = Load {
         path: Vec::new(),
@@ -168,7 +169,7 @@ pub(super) fn load<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<
     load.outcome.map(|()| model)
 }
 
-/// The values of an average, which must have this shape.
+/// Reads an average, which must have the shape `expected`.
 fn read(
     source: &dyn StateSourceRead,
     path: &str,
@@ -187,7 +188,7 @@ fn read(
     }
 }
 
-/// The name of a parameter's average in a saved state.
+/// Name of a parameter's average in a saved state.
 pub(super) fn tensor_name(path: &str) -> String {
     format!("{NAME}/{path}")
 }
@@ -195,7 +196,7 @@ pub(super) fn tensor_name(path: &str) -> String {
 struct Load<'a> {
     path: Vec<String>,
     source: &'a dyn StateSourceRead,
-    /// The names in the source.
+    /// Names of the averages in the source.
     averaged: HashSet<String>,
     outcome: Result<(), ParallelError>,
 }

@@ -1,10 +1,10 @@
-//! What can go wrong when a model trains on several ranks.
+//! Errors of training a model on several ranks.
 
 use crate::Error;
 use crate::bucket::BucketError;
 use crate::precision::{LossScaleError, Precision};
 
-/// A model could not be set up or trained on several ranks.
+/// An error in setting up a model or in training it on several ranks.
 #[derive(Debug, thiserror::Error)]
 pub enum ParallelError {
     /// A collective failed, here or on another rank.
@@ -26,9 +26,9 @@ pub enum ParallelError {
         second_rank: usize,
         /// Path of the first difference in visit order.
         path: String,
-        /// What the lower rank has there.
+        /// Entry of the lower rank at this path.
         first: String,
-        /// What the higher rank has there.
+        /// Entry of the higher rank at this path.
         second: String,
     },
     /// Two ranks were given different options.
@@ -46,7 +46,7 @@ pub enum ParallelError {
         /// Options of the higher rank.
         second: String,
     },
-    /// Two ranks are not at the same point of their training.
+    /// Two ranks are at different points of their training.
     #[error(
         "rank {first_rank} called {first}, and rank {second_rank} {second}: every rank makes the same calls in the \
          same order"
@@ -56,13 +56,13 @@ pub enum ParallelError {
         first_rank: usize,
         /// The higher of the two ranks.
         second_rank: usize,
-        /// What the lower rank called, and after what.
+        /// Call of the lower rank, and the call before it.
         first: String,
-        /// What the higher rank called, and after what.
+        /// Call of the higher rank, and the call before it.
         second: String,
     },
-    /// Ranks compute on other kinds of devices than others do, which round differently, so that
-    /// their replicas would drift apart.
+    /// Ranks compute on different kinds of devices. These round differently, so replicas would
+    /// diverge.
     #[error(
         "the ranks compute on different kinds of devices: {}; choose the device for all of them, so that a \
          rank that does not have it says why",
@@ -72,7 +72,7 @@ pub enum ParallelError {
         /// The kinds, and the ranks that compute on each.
         kinds: Vec<(String, Vec<usize>)>,
     },
-    /// Another rank described its model in a way this one does not understand.
+    /// Another rank sent a description of its model that cannot be decoded.
     #[error(
         "rank {rank} sent a description of its model that is not valid: {reason}; start the same \
          version of the program on every rank"
@@ -80,7 +80,7 @@ pub enum ParallelError {
     Description {
         /// The rank that sent it.
         rank: usize,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// A saved state does not fit the model or the optimizer.
@@ -90,40 +90,40 @@ pub enum ParallelError {
     Restore {
         /// Path of the tensor.
         path: String,
-        /// What does not fit.
+        /// The mismatch.
         reason: String,
     },
-    /// Ranks continue from other states than rank 0.
+    /// Ranks restored another state than rank 0.
     #[error(
         "the ranks {ranks:?} have restored other parameters than rank 0; every rank continues from the same checkpoint"
     )]
     RestoredDiffer {
-        /// The ranks with other parameters.
+        /// The ranks with different parameters.
         ranks: Vec<usize>,
     },
-    /// Checkpoints cannot be written at all.
+    /// Checkpoints cannot be written.
     #[error("no checkpoints can be written: {reason}")]
     Checkpoints {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A thread that the optimizer needs could not be started.
+    /// A thread that the optimizer needs did not start.
     #[error(
         "cannot start the thread that steps large parameters: {reason}; end other programs, or allow more threads"
     )]
     Thread {
-        /// What the system said.
+        /// The system's error message.
         reason: String,
     },
-    /// A trainable parameter whose element type cannot be averaged.
+    /// A trainable parameter has an element type that cannot be averaged.
     #[error("parameter `{path}` holds {dtype}; trainable parameters are f32, f16, bf16 or f64")]
     ParameterType {
         /// Path of the parameter.
         path: String,
-        /// Its element type, as Burn calls it.
+        /// Its element type, in Burn's words.
         dtype: String,
     },
-    /// A trainable parameter that already goes through a reparameterization.
+    /// A trainable parameter already has a reparameterization.
     #[error(
         "parameter `{path}` has a reparameterization ({name}) and is trainable itself; fold it \
          with `materialize()` or freeze the parameter. Of a model that a Parallel trains take `valid()` or `into_model()`"
@@ -134,7 +134,7 @@ pub enum ParallelError {
         /// Name of the reparameterization.
         name: String,
     },
-    /// A parameter whose reparameterization leaves no room for a cast.
+    /// A parameter has a reparameterization that mixed precision cannot combine with a cast.
     #[error(
         "parameter `{path}` has a reparameterization ({name}), which mixed precision does not \
          support; fold it with `materialize()` or train in f32"
@@ -145,13 +145,13 @@ pub enum ParallelError {
         /// Name of the reparameterization.
         name: String,
     },
-    /// Burn's clipping of single tensors was asked for.
+    /// The optimizer is configured with Burn's clipping of single tensors.
     #[error(
         "the optimizer is configured to clip the gradient of each parameter by itself, which is \
          not supported; use ParallelOptions::clip_norm, the norm over all gradients"
     )]
     ClipsEachParameter,
-    /// A parameter that cannot be sharded.
+    /// A parameter cannot be sharded.
     #[error(
         "parameter `{path}` holds {dtype}, and {strategy} shards f32 parameters alone; use ddp, or \
          f32 parameters (for less memory in forward and backward see `precision`)"
@@ -164,7 +164,7 @@ pub enum ParallelError {
         /// The strategy.
         strategy: super::Strategy,
     },
-    /// A layer that would not do what an option says.
+    /// A layer would ignore an option.
     #[error(
         "sync_batch_norm is on, and `{path}` is Burn's BatchNorm, which goes by the statistics of its own rank; take a \
          batch normalization that calls sum_over_ranks, as those of the crate `models` do (its type must have another \
@@ -174,34 +174,34 @@ pub enum ParallelError {
         /// Path of the layer.
         path: String,
     },
-    /// A device that this crate was not built for.
+    /// A device whose backend this build lacks.
     #[error(
         "burn-dist is built without the backend of the device {device}: build it with the feature `cuda` or `wgpu` that \
          Burn has, or compute on Device::flex()"
     )]
     NotBuiltFor {
-        /// The device, as Burn calls it.
+        /// The device, in Burn's words.
         device: String,
     },
-    /// A model whose tensors are on several devices of one rank.
+    /// The model's tensors are on several devices of one rank.
     #[error(
         "the model is on several devices: {}; a rank computes on one, so build all of the model there",
         devices.join(", ")
     )]
     SeveralDevices {
-        /// The devices, as Burn calls them.
+        /// The devices, in Burn's words.
         devices: Vec<String>,
     },
-    /// Ranks gave a step other learning rates than others did.
+    /// Ranks step with different learning rates.
     #[error(
         "the ranks step with different learning rates: {}; compute the same one on every rank",
         by_rank(rates)
     )]
     LearningRatesDiffer {
-        /// The rate of each rank.
+        /// Learning rate of each rank.
         rates: Vec<f64>,
     },
-    /// A parameter that every rank would step by itself, and differently.
+    /// A parameter that every rank would step on its own, with different results.
     #[error(
         "parameter `{path}` holds {dtype}, and this optimizer adds whole parameters up, which on this device comes out \
          in other bits on every rank; use f32 parameters (for less memory in forward and backward see `precision`), or \
@@ -213,7 +213,7 @@ pub enum ParallelError {
         /// Its element type.
         dtype: crate::DType,
     },
-    /// A frozen parameter that nobody has looked at.
+    /// A frozen parameter is not initialized.
     #[error(
         "parameter `{path}` is frozen and has no value yet: zero-3 shards a model before its \
          parameters exist, and takes them for trainable; load the model's weights first, on every \
@@ -223,40 +223,40 @@ pub enum ParallelError {
         /// Path of the parameter.
         path: String,
     },
-    /// An optimizer for matrices that is to step something else.
+    /// A matrix optimizer is given a parameter that is not a matrix.
     #[error(
         "the optimizer of parameter `{path}` steps parameters with two dimensions alone, and this \
          one has the shape {shape:?}; give such parameters another optimizer in a group \
          (ParameterOptimizer::with_group)"
     )]
     NotAMatrix {
-        /// Path of the first such parameter.
+        /// Path of the first affected parameter.
         path: String,
         /// Its shape.
         shape: Vec<usize>,
     },
-    /// The ranks cannot be divided into sets of so many.
+    /// The ranks cannot be divided into sets of this size.
     #[error(
         "shards within {ranks} ranks need a multiple of {ranks} ranks, and there are {world_size} \
          ranks; set `shard_within` to a divisor of that, to `node`, or to `all`"
     )]
     ShardWithin {
-        /// Ranks of a set.
+        /// Ranks in a set.
         ranks: std::num::NonZeroUsize,
-        /// All ranks.
+        /// Number of all ranks.
         world_size: usize,
     },
-    /// The nodes have different numbers of ranks, so their shards would differ.
+    /// Nodes have different numbers of ranks, so their shards would differ.
     #[error(
         "shards within a node need the same number of ranks on every node, and the nodes have {}; \
          start equally many on each, or set `shard_within` to a number of ranks or to `all`",
         list(ranks)
     )]
     UnevenNodes {
-        /// Ranks of each node.
+        /// Number of ranks on each node.
         ranks: Vec<usize>,
     },
-    /// A group of parameters that the model has none of.
+    /// A parameter group selects no parameter of the model.
     #[error(
         "no parameter of the model is in the group `{group}`; its parameters are {}",
         paths.join(", ")
@@ -267,17 +267,17 @@ pub enum ParallelError {
         /// Some of the model's parameters.
         paths: Vec<String>,
     },
-    /// An option without a meaning.
+    /// An option has an invalid value.
     #[error("{option} is {value}, it must be {expected}")]
     Option {
         /// Name of the option.
         option: &'static str,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// The accepted values.
         expected: &'static str,
     },
-    /// A precision that the device cannot compute in.
+    /// The device cannot compute in this precision.
     #[error(
         "the device {device} does not support {precision}; choose another precision ({}) or \
          another device",
@@ -286,72 +286,72 @@ pub enum ParallelError {
     Precision {
         /// The precision.
         precision: Precision,
-        /// The device, as Burn calls it.
+        /// The device, in Burn's words.
         device: String,
-        /// What it supports instead.
+        /// The supported precisions.
         supported: Vec<Precision>,
     },
-    /// The loss scale cannot become small enough.
+    /// The loss scale is at its floor and gradients still overflow.
     #[error(transparent)]
     LossScale(#[from] LossScaleError),
-    /// A model without trainable parameters.
+    /// The model has no trainable parameters.
     #[error(
         "the model has no parameter that requires gradients; create it on `device.autodiff()` \
          and freeze only a part of it"
     )]
     NothingToTrain,
-    /// A loss that is not one number.
+    /// The loss is not a scalar.
     #[error(
         "the loss has {elements} elements, whose sum the gradients would be of; reduce it to one number, as with mean()"
     )]
     LossNotScalar {
-        /// Elements that it has.
+        /// Number of elements of the loss.
         elements: usize,
     },
-    /// A loss from which no gradient can be computed.
+    /// The loss has no gradient.
     #[error(
         "the loss was not computed from trainable parameters on an autodiff device; create the \
          model on `device.autodiff()`"
     )]
     UntrackedLoss,
-    /// A parameter whose gradient did not come to where gradients are averaged.
+    /// The loss depends on a parameter that was read without its gradient hook.
     #[error(
         "the loss depends on `{path}` by another way than its value as a field of `model()`: a ModuleVisitor or a \
          Deref (`&*field`) reads a parameter without what its gradient is averaged through; read it with \
          `field.val()`"
     )]
     ReadWithoutHook {
-        /// Path of the first such parameter.
+        /// Path of the first affected parameter.
         path: String,
     },
-    /// A step without gradients.
+    /// No parameter had a gradient in this step.
     #[error(
         "no parameter of this model had a gradient on any rank: the loss does not depend on any, or is that of another \
          model"
     )]
     NoGradients,
-    /// A step that is not complete.
+    /// A call between micro-batches of a step that is allowed only between steps.
     #[error(
         "{what} between steps alone, and {done} of {accumulate} micro-batches of this one are done; at the end of the \
          data take them as a step (step_early) or leave them out (discard)"
     )]
     WithinStep {
-        /// What can be done.
+        /// The call, in words.
         what: &'static str,
         /// Micro-batches of this step that backward has seen.
         done: usize,
-        /// Micro-batches of a step.
+        /// Micro-batches in a step.
         accumulate: usize,
     },
-    /// A parameter's values could not be read or written.
+    /// The values of a parameter could not be read or written.
     #[error("the values of `{path}` could not be read: {reason}")]
     Read {
         /// Path of the parameter or buffer.
         path: String,
-        /// What the device said.
+        /// The device's error message.
         reason: String,
     },
-    /// Replicas that should be equal are not.
+    /// Replicas differ that should be equal.
     #[error(
         "the parameters of rank(s) {} differ from those of rank 0; memory or communication is \
          faulty, or a rank changed its model by itself",
@@ -364,8 +364,9 @@ pub enum ParallelError {
 }
 
 impl ParallelError {
-    /// The failed collective that it comes from, if that is the reason. Its
-    /// [`PeerFailed`](crate::CollectiveError::PeerFailed) names the rank that ended the others.
+    /// The failed collective that caused this error, if any.
+    ///
+    /// Its [`PeerFailed`](crate::CollectiveError::PeerFailed) names the rank that ended the others.
     pub fn collective(&self) -> Option<&crate::CollectiveError> {
         match self {
             Self::Group(error) | Self::Bucket(BucketError::Group(error)) => error.collective(),
@@ -374,7 +375,7 @@ impl ParallelError {
     }
 }
 
-/// The ranks of each number, those of the most first.
+/// The ranks with each number, the most frequent number first.
 fn by_rank(numbers: &[f64]) -> String {
     let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
     for (rank, number) in numbers.iter().map(f64::to_string).enumerate() {

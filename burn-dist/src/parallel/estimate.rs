@@ -1,28 +1,29 @@
-//! How much memory the state of a training takes on each rank, before anything is started.
+//! Memory that the state of a training needs on each rank, computed before anything starts.
 
 use super::Strategy;
 use crate::shard::divide;
 
-/// Bytes on each rank for `f32` state that lives from step to step. Activations, buckets on their
-/// way and the program itself come on top.
+/// Bytes on each rank for the `f32` state that lives from step to step.
+///
+/// Activations, buckets in flight and the program itself come on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryEstimate {
     /// Parameters.
     pub parameters: u64,
     /// Gradients.
     pub gradients: u64,
-    /// What the optimizer keeps.
+    /// State of the optimizer.
     pub optimizer: u64,
 }
 
-/// What an estimate has to know of a parameter.
+/// The size of one parameter's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterState {
-    /// Its elements.
+    /// Elements of the parameter.
     pub elements: u64,
-    /// Values that the optimizer keeps for it.
+    /// Values that the optimizer keeps for the parameter.
     pub kept: u64,
-    /// Whether its optimizer has to see all of it, so that it is not cut.
+    /// Whether its optimizer needs the whole parameter, so that it is not cut.
     pub whole: bool,
 }
 
@@ -30,12 +31,13 @@ pub struct ParameterState {
 const BYTES: u64 = 4;
 
 impl MemoryEstimate {
-    /// For a model with `parameters` elements, each with `moments` values of the optimizer (2 for
-    /// AdamW, 1 for SGD with momentum), on `ranks` ranks that share one set of shards
-    /// ([`ShardWithin::ranks`](super::ShardWithin::ranks)).
+    /// Estimates a model with `parameters` elements and `moments` optimizer values for each.
     ///
-    /// The formula of the ZeRO paper (<https://arxiv.org/abs/1910.02054>, section 3) for `f32`
-    /// throughout: with AdamW on N ranks 16, 8 + 8/N, 4 + 12/N and 16/N bytes per parameter.
+    /// `moments` is 2 for AdamW and 1 for SGD with momentum. `ranks` is the number of ranks that
+    /// share one set of shards ([`ShardWithin::ranks`](super::ShardWithin::ranks)).
+    ///
+    /// The formula is that of the ZeRO paper (<https://arxiv.org/abs/1910.02054>, section 3) in
+    /// `f32`: with AdamW on N ranks 16, 8 + 8/N, 4 + 12/N and 16/N bytes per parameter.
     pub fn new(strategy: Strategy, parameters: u64, moments: u64, ranks: usize) -> Self {
         let all = ParameterState {
             elements: parameters,
@@ -45,8 +47,10 @@ impl MemoryEstimate {
         Self::of(strategy, &[all], ranks)
     }
 
-    /// For these parameters, on the rank that has most. Those that are not cut are divided as the
-    /// training divides them, so there the formula holds as far as they can be divided.
+    /// Estimates these parameters on the rank that holds the most.
+    ///
+    /// Whole parameters are divided among ranks as in training, so the formula of
+    /// [`new`](Self::new) holds only as far as they can be divided evenly.
     pub fn of(strategy: Strategy, parameters: &[ParameterState], ranks: usize) -> Self {
         let ranks = match strategy.shards() {
             true => ranks.max(1),
@@ -86,7 +90,7 @@ impl MemoryEstimate {
         })
     }
 
-    /// All together.
+    /// Sum of all parts.
     pub fn total(&self) -> u64 {
         self.parameters
             .saturating_add(self.gradients)
@@ -124,7 +128,7 @@ mod tests {
             state(40, 0, false),
         ];
         let of = |strategy, ranks| MemoryEstimate::of(strategy, &parameters, ranks);
-        // 100 on one rank, 60 and 50 on the other, and half of what can be cut.
+        // The whole parameters: 100 on one rank, 60 and 50 on the other. Half of the rest on each.
         let estimate = of(Strategy::Zero3, 2);
         assert_eq!(estimate.parameters, 4 * (110 + 20));
         assert_eq!(estimate.gradients, estimate.parameters);

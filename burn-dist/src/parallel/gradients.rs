@@ -1,5 +1,4 @@
-//! The gradients of a step between the ranks' mean and the optimizer, for those who look at them or
-//! change them.
+//! The averaged gradients of a step before the optimizer gets them, to read or to change.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,38 +8,41 @@ use burn::tensor::Tensor;
 use super::ParallelError;
 use crate::bucket::{ParameterSpec, Reducer};
 
-/// The gradients that a step is about to be made with, in
-/// [`Parallel::step_with`](super::Parallel::step_with): means over all ranks and micro-batches, of
-/// the loss before it was scaled, and not clipped yet.
+/// The gradients of the current step in [`Parallel::step_with`](super::Parallel::step_with).
+///
+/// They are means over all ranks and micro-batches, of the unscaled loss, and not clipped yet.
 pub struct Gradients<'a> {
     pub(super) reducer: &'a Reducer,
-    /// What they have been multiplied with.
+    /// The factor that they are currently multiplied by.
     pub(super) scaled: Option<f64>,
 }
 
 impl Gradients<'_> {
-    /// The Euclidean norm of every parameter's gradient, in the order of
-    /// [`Parallel::parameters`](super::Parallel::parameters); none of those for which no rank had
-    /// one. All of it, whatever the strategy leaves on this rank, and the same bits on every rank.
-    /// A collective call.
+    /// The Euclidean norm of every parameter's gradient. A collective call.
+    ///
+    /// In the order of [`Parallel::parameters`](super::Parallel::parameters); `None` if no rank had
+    /// a gradient. Each norm covers the whole parameter under every strategy, and has the same bits
+    /// on every rank.
     ///
     /// # Errors
     ///
-    /// A failed collective, or gradients that the device does not give.
+    /// Fails if a collective fails or the device cannot return gradients.
     pub fn norms(&self) -> Result<Vec<Option<f64>>, ParallelError> {
         let norms = self.reducer.norms()?;
         let unscale = |norm: Option<f64>| norm.map(|norm| norm / self.scaled.unwrap_or(1.0));
         Ok(norms.into_iter().map(unscale).collect())
     }
 
-    /// Hands what this rank has of every gradient to `look`, in the order of the parameters: the
-    /// parameter, the range of its elements in memory order, and their gradients. Under
-    /// [`Ddp`](super::Strategy::Ddp) that is all of every parameter, else every element is on one
-    /// rank of a set of shards. Those for which no rank had a gradient are left out.
+    /// Calls `look` with this rank's part of every gradient, in the order of the parameters.
+    ///
+    /// The arguments are the parameter, the range of its elements in memory order, and their
+    /// gradients. Under [`Ddp`](super::Strategy::Ddp) the range covers the whole parameter;
+    /// otherwise every element is on one rank of a set of shards. Parameters without a gradient on
+    /// any rank are left out.
     ///
     /// # Errors
     ///
-    /// Gradients that the device does not give.
+    /// Fails if the device cannot return gradients.
     pub fn for_each(
         &mut self,
         mut look: impl FnMut(&ParameterSpec, Range<usize>, Tensor<1>),
@@ -51,10 +53,12 @@ impl Gradients<'_> {
         })
     }
 
-    /// The same, and puts what `change` makes of each in its place. It has to be a tensor of as
-    /// many numbers of the same type, on the same device and without autodiff. Where several ranks
-    /// have a gradient, they have to make the same of it, bit for bit: random numbers with the same
-    /// seed, for example.
+    /// Replaces this rank's part of every gradient by the result of `change`.
+    ///
+    /// The arguments are those of [`for_each`](Self::for_each). The result must be a tensor of the
+    /// same length and type, on the same device and without autodiff. If several ranks have the
+    /// same gradient, they must return the same bits; use the same seed for random numbers, for
+    /// example.
     ///
     /// ```
     /// # use burn::{nn::{Linear, LinearConfig}, optim::SgdConfig, tensor::{Device, Tensor}};
@@ -76,7 +80,7 @@ impl Gradients<'_> {
     ///
     /// # Errors
     ///
-    /// A tensor that is not as the gradient was; gradients that the device does not give.
+    /// Fails if a result does not match its gradient, or if the device cannot return gradients.
     pub fn map(
         &mut self,
         mut change: impl FnMut(&ParameterSpec, Range<usize>, Tensor<1>) -> Tensor<1>,

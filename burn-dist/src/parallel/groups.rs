@@ -1,9 +1,7 @@
-//! Parameter groups: other optimizer settings for a part of the parameters, chosen by path and
-//! shape.
+//! Parameter groups: optimizer settings for a part of the parameters, chosen by path and shape.
 //!
-//! A group is an optimizer of its own that takes the same kind of step, so no optimizer has to know
-//! of groups, and each of them is bit for bit the optimizer it is without groups. It may have
-//! groups itself, which then divide its parameters.
+//! A group is an optimizer of its own. So no optimizer has to know of groups, and each computes the
+//! same bits as without groups. A group may have groups, which divide its parameters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +12,12 @@ use super::state::Rebuild;
 use super::{ParallelError, ParameterOptimizer, ParameterSpec};
 use crate::fused::Fused;
 
-/// Paths that an error names at most.
+/// Number of paths that an error lists.
 const PATHS_SHOWN: usize = 12;
 
 type Select = dyn Fn(&ParameterSpec) -> bool + Send + Sync;
 
-/// Parameters with an optimizer of their own; see [`ParameterOptimizer::with_group`].
+/// Parameters with their own optimizer; see [`ParameterOptimizer::with_group`].
 #[derive(Clone)]
 pub struct ParameterGroup {
     name: String,
@@ -30,9 +28,10 @@ pub struct ParameterGroup {
 }
 
 impl ParameterGroup {
-    /// The parameters that `select` says yes to, stepped by `optimizer`: the same as the others'
-    /// but for its settings, or another one, and perhaps with groups of its own. `name` is for
-    /// error messages.
+    /// Groups the parameters for which `select` returns true; `optimizer` steps them.
+    ///
+    /// `optimizer` may differ from the main one in its settings or its kind, and may have groups of
+    /// its own. `name` appears in error messages.
     pub fn new(
         name: impl Into<String>,
         select: impl Fn(&ParameterSpec) -> bool + Send + Sync + 'static,
@@ -47,16 +46,17 @@ impl ParameterGroup {
         }
     }
 
-    /// Multiplies the learning rate of every step, for this group.
+    /// Multiplies the learning rate of this group by `factor` in every step.
     #[must_use]
     pub fn with_lr_factor(mut self, factor: f64) -> Self {
         self.lr_factor = factor;
         self
     }
 
-    /// Models without such a parameter are fine; else they are refused. Of groups within a group
-    /// ([`ParameterOptimizer::with_group`] on the optimizer of one) nothing is asked: they may be
-    /// empty in any case.
+    /// Allows models without a parameter for this group; by default they are refused.
+    ///
+    /// Groups within a group ([`ParameterOptimizer::with_group`] on a group's optimizer) may always
+    /// be empty.
     #[must_use]
     pub fn or_empty(mut self) -> Self {
         self.may_be_empty = true;
@@ -74,21 +74,24 @@ impl fmt::Debug for ParameterGroup {
     }
 }
 
-/// Biases, the scales and offsets of normalizations, and the learned tokens and positions of
-/// transformers: what usually has no weight decay. These are parameters with one dimension, and
-/// those whose field is called `cls_token` or `pos_embed`.
+/// Whether the parameter is a bias, a scale or offset of a normalization, or a learned token or
+/// position.
+///
+/// These usually have no weight decay. The test is: one dimension, or a field called `cls_token` or
+/// `pos_embed`.
 pub fn is_norm_or_bias(parameter: &ParameterSpec) -> bool {
     let field = parameter.path.rsplit('.').next().unwrap_or_default();
     parameter.shape.len() <= 1 || ["cls_token", "pos_embed"].contains(&field)
 }
 
-/// Whether a path matches a pattern, in which `*` stands for any characters (dots too), `?` for any
-/// one, and everything else for itself.
+/// Whether `path` matches `pattern`: `*` stands for any characters, `?` for one.
+///
+/// `*` also matches dots. All other characters stand for themselves.
 pub fn path_matches(pattern: &str, path: &str) -> bool {
     let (pattern, path): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), path.chars().collect());
     let (mut at, mut place) = (0, 0);
-    // Where to go on when the last `*` has to stand for one character more.
+    // Position to resume at when the last `*` must take one more character.
     let mut retry = None;
     while let Some(character) = path.get(place) {
         match pattern.get(at) {
@@ -113,21 +116,21 @@ pub fn path_matches(pattern: &str, path: &str) -> bool {
     pattern.iter().skip(at).all(|rest| *rest == '*')
 }
 
-/// How one parameter is stepped.
+/// The way in which one parameter is stepped.
 #[derive(Clone)]
 pub(super) struct StepRule {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
-    /// The same, where host memory can be stepped in one pass.
+    /// The same step in one pass over host memory, if possible.
     pub(super) fused: Option<Fused>,
     /// Rebuilds the optimizer's state in double precision.
     pub(super) in_double: Option<Rebuild>,
-    /// The parameter's shape, if the optimizer has to see all of it.
+    /// The parameter's shape, if the optimizer needs the whole parameter.
     pub(super) whole: Option<Vec<usize>>,
     pub(super) lr_factor: f64,
 }
 
 impl ParameterOptimizer {
-    /// What steps this parameter, and its multiple of the learning rate.
+    /// The optimizer of this parameter, and its learning-rate factor.
     fn of(&self, spec: &ParameterSpec) -> (&Self, f64) {
         match self.groups.iter().find(|group| (group.select)(spec)) {
             Some(group) => {
@@ -139,7 +142,7 @@ impl ParameterOptimizer {
     }
 }
 
-/// How each parameter is stepped, in words that are the same on all ranks where that is.
+/// Describes what steps each parameter; ranks with equal optimizers get equal descriptions.
 pub(super) fn describe(
     optimizer: &ParameterOptimizer,
     parameters: &[ParameterSpec],
@@ -151,7 +154,7 @@ pub(super) fn describe(
     parameters.iter().map(described).collect()
 }
 
-/// The choice for each parameter: the first group that selects it, or none.
+/// The step rule of each parameter: that of the first group that selects it, else the main one.
 pub(super) fn choose(
     optimizer: &ParameterOptimizer,
     parameters: &[ParameterSpec],
@@ -283,7 +286,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the definition, by recursion.
+        /// Compares with the recursive definition.
         #[test]
         fn patterns_mean_what_they_say(pattern in "[ab*?]{0,8}", path in "[ab]{0,10}") {
             fn matches(pattern: &[u8], path: &[u8]) -> bool {

@@ -1,16 +1,18 @@
-//! `Parallel<M>`: the one type that holds a model trained on several ranks.
+//! [`Parallel`]: a model that several ranks train together.
 //!
-//! It averages gradients while backward runs, steps the optimizer, and keeps the replicas equal.
-//! The strategy chosen in its options decides what lies under it; the training loop stays the same:
+//! It averages gradients while backward runs, steps the optimizer and keeps replicas equal. The
+//! strategy is an option; the training loop stays the same:
 //!
-//! ```no_run
+//! ```
 //! # use burn::{nn::{Linear, LinearConfig}, optim::AdamWConfig, tensor::{Device, Tensor}};
 //! # use burn_dist::{ProcessGroup, parallel::{Parallel, ParallelError, Strategy}};
-//! # fn train(batches: Vec<Tensor<2>>) -> Result<(), ParallelError> {
+//! # fn main() -> Result<(), ParallelError> {
 //! let group = ProcessGroup::single();
-//! let model: Linear = LinearConfig::new(10, 1).init(&Device::flex().autodiff());
+//! let device = Device::flex().autodiff();
+//! let model: Linear = LinearConfig::new(10, 1).init(&device);
 //! let mut parallel = Parallel::new(model, AdamWConfig::new(), Strategy::Ddp, &group)?;
-//! for batch in batches {
+//! for _ in 0..3 {
+//!     let batch = Tensor::<2>::ones([32, 10], &device);
 //!     let loss = parallel.model().forward(batch).square().mean();
 //!     parallel.backward(loss)?;
 //!     parallel.step(1e-3)?;
@@ -80,59 +82,62 @@ use shard_groups::ShardGroups;
 ///
 /// Every rank makes the same calls in the same order.
 ///
-/// **Gradients** are averaged over ranks, so with losses that are means over equally large
-/// micro-batches a step is the step of one process on the global batch. A parameter that no rank
-/// had a gradient for is left alone by the optimizer, as in Burn; one that only some ranks had
-/// a gradient for counts as zero on the others.
+/// **Gradients** are averaged over ranks. If losses are means over micro-batches of equal size, a
+/// step equals the step of one process on the global batch. The optimizer skips a parameter that no
+/// rank has a gradient for, as Burn does. If only some ranks have one, it counts as zero on the
+/// others.
 ///
-/// **Buffers** (running statistics of BatchNorm, frozen parameters, integer tensors) are equal when
-/// training begins. (Of a module's fields that is said of parameters alone, as `Param` marks them.
-/// A plain `Tensor` field is a constant to Burn: nothing reads, compares, broadcasts, casts or
-/// saves it. Where it has to be the same on all ranks, or to be saved, make it a `Param` and freeze
-/// it.) From then on each rank's running statistics follow its own micro-batches; call
-/// [`sync_buffers`](Self::sync_buffers) before evaluation to go by those of rank 0. With
-/// [`ParallelOptions::sync_batch_norm`] they follow the global batch, on all ranks alike.
+/// **Buffers** (running statistics of BatchNorm, frozen parameters, integer tensors) are equal on
+/// all ranks when training begins. After that, each rank's running statistics follow its own
+/// micro-batches. Call [`sync_buffers`](Self::sync_buffers) before evaluation to use those of rank
+/// 0. With [`ParallelOptions::sync_batch_norm`] they follow the global batch, equally on all ranks.
 ///
-/// **Precision**: with [`ParallelOptions::precision`] lower than `f32`, layers see `f32` parameters
-/// cast to that type, and their gradients come back in `f32`. The loop casts the inputs to
-/// [`compute_dtype`](Self::compute_dtype), and the model's output to `f32` before the loss. A layer
-/// that reads its parameters within [`full_precision`](crate::autograd::full_precision) sees them
-/// in `f32`; any other computes in the low type, Burn's own normalizations too. (Burn's `BatchNorm`
-/// then keeps its running statistics in that type while it trains. It is known by the name of its
-/// type: call a layer of your own otherwise. Burn's `Lstm` and `Gru` mix types and panic: call them
-/// within `full_precision`, on inputs in `f32`.) In half precision the loss is scaled, and a step
-/// whose gradients overflow on any rank is skipped on all of them. Copies such as
-/// [`valid`](Self::valid) compute in `f32`; [`evaluate_autocast`](Self::evaluate_autocast)
-/// evaluates in that type too.
+/// A buffer must be a `Param`. A plain `Tensor` field is a constant to Burn: it is not read,
+/// compared, broadcast, cast or saved. Make it a `Param` and freeze it if it must be equal on all
+/// ranks or saved.
+///
+/// **Precision**: if [`ParallelOptions::precision`] is lower than `f32`, layers see their `f32`
+/// parameters cast to that type, and gradients come back in `f32`. The loop casts inputs to
+/// [`compute_dtype`](Self::compute_dtype), and the model's output to `f32` before the loss. In
+/// `f16` the loss is scaled, and if gradients overflow on any rank, all ranks skip the step.
+///
+/// - A layer that reads its parameters within [`full_precision`](crate::autograd::full_precision)
+///   sees them in `f32`. All other layers compute in the low type, also Burn's normalizations.
+/// - Burn's `BatchNorm` then keeps its running statistics in the low type during training. It is
+///   recognised by its type name: give a layer of your own another name.
+/// - Burn's `Lstm` and `Gru` mix types and panic. Call them within `full_precision`, on `f32`
+///   inputs.
+/// - Copies such as [`valid`](Self::valid) compute in `f32`.
+///   [`evaluate_autocast`](Self::evaluate_autocast) evaluates in the low type.
 pub struct Parallel<M: Module> {
     /// `None` only while a method replaces the model.
     model: Option<M>,
-    /// For copies without what training puts on the model.
+    /// Source of copies without the hooks of training.
     bare: Bare<M>,
     group: ProcessGroup,
-    /// Over whom state is sharded.
+    /// The ranks over which state is sharded.
     shards: ShardGroups,
     reducer: Arc<Reducer>,
-    /// The parameters, where every rank keeps its shard of them; the model has placeholders then.
+    /// The parameters, if every rank keeps a shard of them; the model then has placeholders.
     store: Option<Arc<ShardedParameters>>,
     optimizer: OptimizerState,
     options: ParallelOptions,
-    /// In half precision alone.
+    /// Set in `f16` only.
     loss_scale: Option<LossScale>,
     ema: Option<Ema>,
-    /// Over whom the model adds up, if batch normalizations are synchronised.
+    /// The ranks over which batch normalizations sum, if they are synchronised.
     sums: Option<RankSums>,
     /// Micro-batches of the current step that backward has seen.
     micro_batches: usize,
 }
 
-/// Gives `model` the parameters and buffers of a saved state, or the averages of the parameters
-/// where the state has them; the optimizer's part of it is not read. For those who want to use a
-/// model, not to go on training it.
+/// Loads parameters and buffers of a saved state into `model`, for use without more training.
+///
+/// If the state has averages of the parameters, it loads those. Optimizer state is not read.
 ///
 /// # Errors
 ///
-/// What does not fit the model.
+/// Fails if the state does not fit the model.
 pub fn load_model<M: Module>(model: M, source: &dyn StateSourceRead) -> Result<M, ParallelError> {
     let (model, outcome) = state::restore_model(model, source, false);
     outcome?;
@@ -155,15 +160,17 @@ impl<M: Module> Parallel<M> {
     /// Prepares `model`, built on an autodiff device, for training on all ranks of `group`.
     ///
     /// Compares paths, shapes, element types and order of all parameters and buffers across ranks,
-    /// the settings of what steps each of them, and the options, then broadcasts the values from
-    /// rank 0. `optimizer` is one of Burn's configurations or a [`ParameterOptimizer`]; `options`
-    /// are [`ParallelOptions`] or just a [`Strategy`].
+    /// and also optimizer settings and options. Then broadcasts the values of rank 0. `optimizer`
+    /// is one of Burn's configurations or a [`ParameterOptimizer`]; `options` are
+    /// [`ParallelOptions`] or just a [`Strategy`].
     ///
     /// # Errors
     ///
-    /// The first path at which two ranks' models or optimizers differ; options without a meaning or
-    /// not the same on all ranks; a model without trainable parameters, on several devices, or on
-    /// one that this crate was not built for; a failed collective.
+    /// - Models or optimizers differ; the error names the first path.
+    /// - Options are invalid or differ between ranks.
+    /// - The model has no trainable parameters, is on several devices, or is on a device that this
+    ///   crate was not built for.
+    /// - A collective fails.
     pub fn new(
         model: M,
         optimizer: impl Into<ParameterOptimizer>,
@@ -237,7 +244,7 @@ impl<M: Module> Parallel<M> {
         })
     }
 
-    /// What can be checked without the other ranks.
+    /// Checks everything that needs no other rank.
     fn prepare(
         model: &M,
         optimizer: &ParameterOptimizer,
@@ -282,8 +289,8 @@ impl<M: Module> Parallel<M> {
         (model, pieces.map(|pieces| Some(Ema::new(options, pieces))))
     }
 
-    /// Takes the parameters out of the model: those of rank 0 of all ranks, to be gathered by those
-    /// within one set of shards.
+    /// Takes the parameters out of the model: rank 0's values for all ranks, one set of shards
+    /// each.
     fn shard(
         model: M,
         options: &ParallelOptions,
@@ -301,41 +308,45 @@ impl<M: Module> Parallel<M> {
         (model, pieces.map(|pieces| Some(store(pieces))))
     }
 
-    /// The model to compute a loss with, its gradient hooks attached. Take it anew for every
-    /// forward pass, right before it and on the same thread: where several models are trained on
-    /// one thread, the last that was taken is the one whose
-    /// [`sync_batch_norm`](ParallelOptions::sync_batch_norm) counts.
+    /// The model with gradient hooks, for computing a loss.
     ///
-    /// A parameter is read through its hook by `field.val()`, as Burn's layers do it. A
-    /// [`ModuleVisitor`](burn::module::ModuleVisitor) and a `Deref` (`&*field`) get what lies in
-    /// the module, without the hook: [`backward`](Self::backward) refuses a loss that depends on
-    /// that, and under [`Strategy::Zero3`] it has no values. A clone of this model is no copy of
-    /// it: it has the same hooks, and under zero-3 the parameters of the day. For a copy that stays
-    /// as it is, as a target network or the weights that are written to a file, and for evaluation
-    /// take [`valid`](Self::valid). To change the model itself (to clip or prune weights, to freeze
-    /// or unfreeze some), save a checkpoint, take it out with [`into_model`](Self::into_model),
-    /// change it, and restore the checkpoint into a new `Parallel` of it.
+    /// Call this anew right before every forward pass, on the same thread. If one thread trains
+    /// several models, [`sync_batch_norm`](ParallelOptions::sync_batch_norm) follows the last one
+    /// taken.
     ///
-    /// Where ranks have different numbers of batches, those that have none any more compute a loss
-    /// of any batch times 0, whose gradients are zero: all ranks make the same calls.
+    /// `field.val()` reads a parameter through its hook, as Burn's layers do. A
+    /// [`ModuleVisitor`](burn::module::ModuleVisitor) and a `Deref` (`&*field`) bypass the hook:
+    /// [`backward`](Self::backward) refuses a loss that depends on them, and under
+    /// [`Strategy::Zero3`] they see no values.
+    ///
+    /// A clone of this model is not a copy: it shares the hooks, and under ZeRO-3 the current
+    /// parameters. Use [`valid`](Self::valid) for a copy that stays as it is (a target network,
+    /// weights to save) and for evaluation. To change the model itself (clip or prune weights,
+    /// freeze or unfreeze some), save a checkpoint, call [`into_model`](Self::into_model), change
+    /// the model, and restore the checkpoint into a new `Parallel`.
+    ///
+    /// All ranks make the same number of calls. A rank that runs out of batches computes a loss of
+    /// any batch times 0, whose gradients are zero.
     pub fn model(&self) -> &M {
         forget_depth();
         sum_over(self.sums.as_ref());
         self.get()
     }
 
-    /// The type in which the model computes: inputs have to have it.
+    /// The type in which the model computes; inputs must have it.
     pub fn compute_dtype(&self) -> FloatDType {
         self.options.precision.compute_dtype()
     }
 
     /// Replaces the buffers of every rank by those of rank 0, so that all ranks evaluate the same
-    /// model. (The mean over ranks would be the alternative; rank 0's is what a checkpoint holds
-    /// and what other systems evaluate.)
+    /// model.
+    ///
+    /// Checkpoints hold rank 0's buffers, and other systems evaluate them too; so they are not
+    /// averaged.
     ///
     /// # Errors
     ///
-    /// A failed collective.
+    /// Fails if a collective fails.
     pub fn sync_buffers(&mut self) -> Result<(), ParallelError> {
         let Some(model) = self.model.take() else {
             return Ok(());
@@ -345,12 +356,11 @@ impl<M: Module> Parallel<M> {
         tell_others(&self.group, outcome)
     }
 
-    /// A checksum of the trainable parameters as this rank has them. A collective call under
-    /// [`Strategy::Zero3`].
+    /// Checksum of this rank's trainable parameters. A collective call under [`Strategy::Zero3`].
     ///
     /// # Errors
     ///
-    /// A parameter whose values the device does not give.
+    /// Fails if the device cannot return a parameter's values.
     pub fn checksum(&self) -> Result<Checksum, ParallelError> {
         match &self.store {
             Some(store) => replicas::checksum_of(store, self.parameters().len()),
@@ -362,7 +372,7 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// The ranks whose parameters differ from those of rank 0.
+    /// Names the ranks whose parameters differ from those of rank 0.
     pub fn verify_replicas(&self) -> Result<Checksum, ParallelError> {
         let own = tell_others(&self.group, self.checksum())?;
         let all = self.group.gather_bytes(&own.0)?;
@@ -377,14 +387,15 @@ impl<M: Module> Parallel<M> {
         }
     }
 
-    /// This rank's share of parameters, buffers and optimizer state as they are now, between two
-    /// steps: of gradients nothing is kept. Together the shares of all ranks are the whole state;
-    /// where there are several sets of shards, those of the first set are, and the others are
-    /// empty. It copies nothing yet, save on a GPU; the next steps leave it as it is.
+    /// This rank's share of parameters, buffers and optimizer state. Call it between two steps.
+    ///
+    /// The shares of all ranks together are the whole state, without gradients. If there are
+    /// several sets of shards, the first set has the whole state and the shares of the others are
+    /// empty. Nothing is copied yet, except on a GPU. Later steps do not change the share.
     ///
     /// # Errors
     ///
-    /// Some micro-batches of a step are done, and others not.
+    /// Fails in the middle of a step.
     pub fn state(&self) -> Result<StateShare, ParallelError> {
         self.check_between_steps("a state is saved")?;
         let (rank, size) = (self.shards.within.rank(), self.shards.within.size());
@@ -412,23 +423,22 @@ impl<M: Module> Parallel<M> {
         })
     }
 
-    /// Continues from a state that [`state`](Self::state) gave, all shares together, with any
-    /// number of ranks. A collective call, between two steps, after which all ranks have the same
-    /// parameters.
+    /// Continues from the shares that [`state`](Self::state) returned, with any number of ranks.
     ///
-    /// The state may have been saved in another precision: parameters are `f32` in all of them. A
-    /// state without a loss scale starts at the initial one, and one without averages of the
-    /// parameters starts them at the parameters.
+    /// A collective call between two steps. Afterwards all ranks have the same parameters.
+    ///
+    /// The state may come from another precision: parameters are `f32` in all of them. Without a
+    /// loss scale in the state, scaling starts at the initial scale; without averages of the
+    /// parameters, they start at the parameters.
     ///
     /// # Errors
     ///
-    /// What does not fit this model or optimizer; it is then of no use any more. A call in the
-    /// middle of a step, of which the other ranks are told. Ranks that have restored different
-    /// states, which under [`Strategy::Zero3`] is not seen, where each of them has other parameters
-    /// anyway.
+    /// - The state does not fit the model or the optimizer. This `Parallel` is then unusable.
+    /// - The call is in the middle of a step. The other ranks are told.
+    /// - Ranks restored different states. [`Strategy::Zero3`] does not detect this, because each
+    ///   rank has other parameters anyway.
     pub fn restore(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
-        // Gradients of the parameters that there were would be taken for those of the ones that
-        // come.
+        // Gradients of the old parameters would count as gradients of the new ones.
         let between = self.check_between_steps("a state is restored");
         let outcome = between.and_then(|()| self.restore_own(source));
         tell_others(&self.group, outcome)?;
@@ -484,28 +494,30 @@ impl<M: Module> Parallel<M> {
         state::restore_optimizer(own, optimizer, source, cut)
     }
 
-    /// Changes the number of micro-batches of the steps that follow. Every rank makes this call,
-    /// with the same number.
+    /// Changes the number of micro-batches in later steps. Every rank calls it with the same
+    /// number.
     ///
     /// # Errors
     ///
-    /// Zero, a call in the middle of a step, or another number than another rank's.
+    /// Fails for 0, in the middle of a step, or if ranks pass different numbers.
     pub fn set_accumulate(&mut self, accumulate: usize) -> Result<(), ParallelError> {
         self.agree(&format!("accumulate = {accumulate}"))?;
-        // Refused on all ranks alike.
+        // All ranks refuse alike.
         options::check_accumulate(accumulate)?;
         self.check_between_steps("accumulate is changed")?;
         self.options.accumulate = accumulate;
         Ok(())
     }
 
-    /// Forgets the micro-batches of the current step: its gradients are of no use to anybody, as at
-    /// the end of data that has too few for a step. Every rank makes this call, after the same
-    /// number. [`step_early`](Self::step_early) makes use of them.
+    /// Drops the gradients of the micro-batches of the current step.
+    ///
+    /// For the end of data that has too few micro-batches for a step;
+    /// [`step_early`](Self::step_early) uses them instead. Every rank makes this call, after the
+    /// same number of micro-batches.
     ///
     /// # Errors
     ///
-    /// Another number than another rank's, a failed collective.
+    /// Fails if ranks have done different numbers of micro-batches, or if a collective fails.
     pub fn discard(&mut self) -> Result<(), ParallelError> {
         self.agree("discard")?;
         self.reducer.discard()?;
@@ -513,7 +525,7 @@ impl<M: Module> Parallel<M> {
         Ok(())
     }
 
-    /// Fails on all ranks unless all of them say the same after the same number of micro-batches.
+    /// Fails on all ranks unless all say the same after the same number of micro-batches.
     fn agree(&self, what: &str) -> Result<(), ParallelError> {
         let own = format!("{what} after {} micro-batches", self.micro_batches);
         let all = self.group.gather_bytes(own.as_bytes())?;
@@ -550,14 +562,15 @@ impl<M: Module> Parallel<M> {
         &self.group
     }
 
-    /// The ranks that together hold the state once: all of them, or those of this rank's set where
-    /// there are several ([`ParallelOptions::shard_within`]).
+    /// The ranks that together hold the state once.
+    ///
+    /// These are all ranks, or this rank's set if there are several
+    /// ([`ParallelOptions::shard_within`]).
     pub fn shard_group(&self) -> &ProcessGroup {
         &self.shards.within
     }
 
-    /// Of each set of shards the rank that holds what this one holds; `None` where there is one
-    /// set.
+    /// The ranks that hold the same shard in the other sets; `None` with a single set.
     pub fn replica_group(&self) -> Option<&ProcessGroup> {
         self.shards.across.as_ref()
     }
@@ -582,8 +595,7 @@ impl<M: Module> Parallel<M> {
     }
 }
 
-/// Refuses what hooks and kernels of this crate do not run on, and a model that is not in one
-/// place.
+/// Refuses a device without our hooks and kernels, and a model on several devices.
 fn one_device(devices: &[Device]) -> Result<(), ParallelError> {
     let mut inner: Vec<Device> = Vec::new();
     for device in devices {
@@ -611,10 +623,10 @@ fn device_of<M: Module>(model: &M) -> Device {
     device.map_or_else(Device::flex, Device::inner)
 }
 
-/// Under which the loss scale is saved.
+/// Prefix of the loss scale in a saved state.
 const LOSS_SCALE: &str = "loss_scale";
 
-/// Tells the other ranks of an error that only this one may have seen; they would wait for it.
+/// Tells the other ranks of an error that perhaps only this rank has seen. They would wait for it.
 fn tell_others<T>(
     group: &ProcessGroup,
     outcome: Result<T, ParallelError>,
@@ -622,7 +634,7 @@ fn tell_others<T>(
     outcome.inspect_err(|error| {
         use crate::Error::{Device, WrongType};
         let seen_by_all = match error {
-            // These two are of no collective.
+            // These two do not come from a collective.
             ParallelError::Group(Device { .. } | WrongType(_)) => false,
             ParallelError::Group(_) | ParallelError::UnevenNodes { .. } => true,
             _ => false,

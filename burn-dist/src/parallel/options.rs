@@ -1,4 +1,4 @@
-//! How a model is trained in parallel.
+//! Options of parallel training.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -12,39 +12,43 @@ use crate::backend::{self, is_host};
 use crate::bucket::{BucketSizes, KeptGradients};
 use crate::precision::{LossScaleOptions, Precision};
 
-/// What the ranks share and what each of them keeps.
+/// What ranks share and what each rank keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Strategy {
-    /// Distributed data parallel: every rank holds the whole model and all of the optimizer's
-    /// state, gradients are averaged. Where a step would not come out in the same bits on every
-    /// rank (an optimizer that sees whole parameters, on CUDA or with the feature `autotune`), it
-    /// is done as in stage 1. On the processor such an optimizer steps parameters of 4 Mi elements
-    /// and more on one thread, for the same reason.
+    /// Distributed data parallel: every rank holds the whole model and the whole optimizer state.
+    ///
+    /// Gradients are averaged. An optimizer that needs whole parameters may give different bits on
+    /// each rank on CUDA or with the feature `autotune`; then the step runs as in stage 1. For the
+    /// same reason, on a CPU this optimizer steps parameters of 4 Mi elements and more on one
+    /// thread.
     #[default]
     Ddp,
-    /// ZeRO stage 1: every rank holds the whole model and all gradients, and its shard of the
-    /// optimizer's state. With `f32` and AdamW 8 + 8/N bytes per parameter on N ranks.
+    /// ZeRO stage 1: every rank holds the whole model, all gradients and a shard of optimizer
+    /// state.
+    ///
+    /// With `f32` and AdamW that is 8 + 8/N bytes per parameter on N ranks.
     Zero1,
-    /// ZeRO stage 2: as stage 1, but of the gradients every rank keeps its shard: 4 + 12/N bytes.
+    /// ZeRO stage 2: as stage 1, but every rank keeps a shard of the gradients: 4 + 12/N bytes.
+    ///
     /// Every micro-batch communicates.
     Zero2,
-    /// ZeRO stage 3: as stage 2, but of the parameters, too, every rank keeps its shard: 16/N
-    /// bytes. They are gathered when a layer reads them, in forward and again in backward, so all
-    /// ranks have to read the same parameters in the same order.
+    /// ZeRO stage 3: as stage 2, but every rank keeps a shard of the parameters too: 16/N bytes.
     ///
-    /// A layer that is read again and again, as a recurrent one at every time step, is gathered as
-    /// often, unless it is among the last [`prefetch`](ParallelOptions::prefetch) + 2 buckets: read
-    /// its parameters once and use them at every step, or let `prefetch` cover it.
+    /// Parameters are gathered when a layer reads them, in forward and again in backward. So all
+    /// ranks must read the same parameters in the same order.
     ///
-    /// Make the model on `device.autodiff().gradient_checkpointing()`: otherwise Burn's linear
-    /// layers, where their input has more than two dimensions, keep a view of their weights for
-    /// backward, and with it the weights.
+    /// A layer that is read repeatedly, such as a recurrent layer at every time step, is gathered
+    /// each time, unless it is among the last [`prefetch`](ParallelOptions::prefetch) + 2 buckets.
+    /// Read its parameters once and use them at every step, or let `prefetch` cover it.
     ///
-    /// All ranks also have to drop the graphs of forward passes that no backward follows, or keep
-    /// them, at the same places: a bucket of gradients is sent as soon as its parameters have no
-    /// use left in any graph, so on a rank that keeps one alive buckets are sent later, between
-    /// other gathers than on the other ranks, which then fail with an error.
+    /// Create the model on `device.autodiff().gradient_checkpointing()`. Otherwise Burn's linear
+    /// layers keep their weights alive until backward if the input has more than two dimensions.
+    ///
+    /// If no backward follows a forward pass, all ranks must drop its graph at the same place, or
+    /// all keep it. A bucket of gradients is sent as soon as no graph uses its parameters. A rank
+    /// that keeps a graph alive sends later, between other gathers than the other ranks, which then
+    /// fail with an error.
     Zero3,
 }
 
@@ -52,7 +56,7 @@ impl Strategy {
     /// All strategies.
     pub const ALL: [Self; 4] = [Self::Ddp, Self::Zero1, Self::Zero2, Self::Zero3];
 
-    /// The name used in configurations.
+    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ddp => "ddp",
@@ -67,7 +71,7 @@ impl Strategy {
         !matches!(self, Self::Ddp)
     }
 
-    /// What each rank keeps of the gradients.
+    /// The gradients that each rank keeps.
     pub(super) const fn gradients(self) -> KeptGradients {
         match self {
             Self::Ddp => KeptGradients::Whole,
@@ -96,7 +100,7 @@ impl FromStr for Strategy {
     }
 }
 
-/// The name of no strategy.
+/// A name that is not a strategy's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown strategy `{name}`; known: {}", Strategy::ALL.map(Strategy::name).join(", "))]
 pub struct UnknownStrategy {
@@ -104,22 +108,23 @@ pub struct UnknownStrategy {
     pub name: String,
 }
 
-/// Over which ranks a strategy shards. Several sets of shards are replicas of each other: gradients
-/// are reduced inside each set as they are with one, and each shard then over the sets.
+/// The ranks over which a strategy shards.
+///
+/// Several sets of shards are replicas of each other. Gradients are reduced inside each set, then
+/// each shard over the sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum ShardWithin {
-    /// All ranks have one set of shards.
+    /// All ranks share one set of shards.
     #[default]
     All,
-    /// The ranks of each node have a set of their own; all nodes have equally many ranks.
+    /// The ranks of each node share a set. All nodes have the same number of ranks.
     Node,
-    /// So many ranks, which follow each other, have a set of their own; it divides the number of
-    /// all ranks.
+    /// This many consecutive ranks share a set. The number divides the world size.
     Ranks(NonZeroUsize),
 }
 
 impl ShardWithin {
-    /// Of how many ranks one set of shards is, where `nodes` nodes have `world_size` ranks.
+    /// Number of ranks in a set, for `world_size` ranks on `nodes` nodes.
     pub fn ranks(self, world_size: usize, nodes: usize) -> usize {
         match self {
             Self::All => world_size,
@@ -128,11 +133,11 @@ impl ShardWithin {
         }
     }
 
-    /// Whether so many ranks can be divided like that; of nodes only the ranks know.
+    /// Checks that `world_size` ranks can be divided; only the ranks know about nodes.
     ///
     /// # Errors
     ///
-    /// A number that does not divide `world_size`.
+    /// Fails if the number does not divide `world_size`.
     pub fn check(self, world_size: usize) -> Result<(), ParallelError> {
         match self {
             Self::Ranks(ranks) if !world_size.is_multiple_of(ranks.get()) => {
@@ -167,50 +172,58 @@ impl FromStr for ShardWithin {
     }
 }
 
-/// What does not say over which ranks to shard.
+/// A text that names no set of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` does not say over which ranks to shard: `all`, `node`, or a number of ranks")]
 pub struct UnknownRanks {
-    /// What was given.
+    /// The text.
     pub text: String,
 }
 
 /// Options of [`Parallel`](super::Parallel), the same on every rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParallelOptions {
-    /// What the ranks share.
+    /// What ranks share and what each keeps.
     pub strategy: Strategy,
-    /// Over which ranks it shards.
+    /// The ranks over which the strategy shards.
     pub shard_within: ShardWithin,
-    /// Micro-batches of a step. In [`Strategy::Ddp`] and [`Strategy::Zero1`] gradients travel with
-    /// the last one only; in the other stages, where no rank keeps all of them, with every one.
+    /// Micro-batches in a step (gradient accumulation).
+    ///
+    /// In [`Strategy::Ddp`] and [`Strategy::Zero1`] gradients travel with the last micro-batch
+    /// only. In the other stages no rank keeps all gradients, so they travel with every
+    /// micro-batch.
     pub accumulate: usize,
-    /// Largest Euclidean norm of all gradients together; larger ones are scaled down to it.
+    /// Largest Euclidean norm of all gradients together; larger gradients are scaled down to it.
+    ///
     /// Infinity measures the norm and never clips.
     pub clip_norm: Option<f64>,
-    /// Sizes of the buckets in which gradients travel, and parameters where they are sharded.
+    /// Sizes of the buckets that carry gradients and sharded parameters.
     pub buckets: BucketSizes,
-    /// In which number format gradients in `f32` travel between ranks: over TCP, MPI and NCCL. In
-    /// memory that ranks share they do not travel.
+    /// Number format in which `f32` gradients travel over TCP, MPI and NCCL.
+    ///
+    /// Shared memory is not affected: gradients do not travel there.
     pub compression: Compression,
-    /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are made
-    /// by the processor: with AdamW 8 bytes per parameter less on the GPU, or of the shard of them
-    /// that this rank has, for 12 that cross the bus in every step. (Ren et al. 2021,
-    /// "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.) Of no effect where the model is on the
-    /// processor.
+    /// Whether the optimizer state of a model on a GPU stays in host memory and the CPU makes the
+    /// step.
+    ///
+    /// With AdamW this saves 8 bytes per parameter (or per element of this rank's shard) on the
+    /// GPU, and moves 12 bytes over the bus in every step. No effect on a CPU. Source: Ren et al.
+    /// 2021, "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.
     pub offload_optimizer: bool,
-    /// Whether sums that a model takes [over all ranks](crate::autograd::sum_over_ranks) are taken,
-    /// so that batch normalizations that call that, as those of the crate `models` do, go by the
-    /// statistics of the global batch: for micro-batches so small that their own say little. (As
-    /// PyTorch's `SyncBatchNorm`.) Burn's own do not.
+    /// Whether batch normalizations use the statistics of the global batch, as PyTorch's
+    /// `SyncBatchNorm`.
+    ///
+    /// For micro-batches too small for good statistics. It enables sums [over all
+    /// ranks](crate::autograd::sum_over_ranks), which the layers of the crate `models` call. Burn's
+    /// own layers do not.
     pub sync_batch_norm: bool,
-    /// Buckets of parameters that are gathered ahead of use in [`Strategy::Zero3`].
+    /// Buckets of parameters to gather ahead of use in [`Strategy::Zero3`].
     pub prefetch: usize,
-    /// The number format of forward and backward.
+    /// Number format of forward and backward.
     pub precision: Precision,
-    /// How the loss scale of [`Precision::F16`] changes; of no effect in the others.
+    /// Options of the loss scale in [`Precision::F16`]; no effect in other precisions.
     pub loss_scale: LossScaleOptions,
-    /// Whether an average of the parameters over the steps is kept.
+    /// Moving average of the parameters; `None` keeps none.
     pub ema: Option<EmaOptions>,
 }
 
@@ -244,14 +257,14 @@ impl From<Strategy> for ParallelOptions {
 }
 
 impl ParallelOptions {
-    /// These options as `ranks` ranks carry them out on `device`, so that their replicas stay equal
-    /// to the bit.
+    /// These options as `ranks` ranks apply them on `device`, so that replicas stay equal to the
+    /// bit.
     ///
-    /// A step that sees whole parameters (`whole`) adds up, and Burn's sums on CUDA come in any
-    /// order, as atomic additions do; with the feature `autotune` ranks even take other kernels.
-    /// Then every parameter is stepped by one rank for all: as in ZeRO stage 1, which sends as much
-    /// as averaging gradients does, and with one set of shards. Steps of the processor are none of
-    /// that: it adds up in the same order everywhere.
+    /// A step that sees whole parameters (`whole`) contains sums. Burn's sums on CUDA use atomic
+    /// additions in any order, and with the feature `autotune` ranks may even pick different
+    /// kernels. In that case one rank steps each parameter for all, as in ZeRO stage 1 with one set
+    /// of shards; this sends as much as averaging gradients. On a CPU sums have the same order
+    /// everywhere, so nothing changes.
     pub fn carried_out(&self, device: &Device, whole: bool, ranks: usize) -> Self {
         let by_processor = is_host(device) || self.offload_optimizer;
         let varies = backend::AUTOTUNES || backend::kind(device) == "cuda";
@@ -298,8 +311,7 @@ impl ParallelOptions {
         }
     }
 
-    /// Whether all devices can compute in the precision that is wanted, and in what gradients
-    /// travel in.
+    /// Checks that all devices can compute in this precision and in the format of the gradients.
     pub(super) fn check_devices(&self, devices: &[Device]) -> Result<(), ParallelError> {
         self.check_compression(devices)?;
         let supports = |device: &Device, precision: Precision| {
@@ -321,7 +333,7 @@ impl ParallelOptions {
         }
     }
 
-    /// Of CUDA devices alone: what other devices have is compressed on its way, by the processor.
+    /// Checks CUDA devices only: for other devices the CPU compresses on the way.
     fn check_compression(&self, devices: &[Device]) -> Result<(), ParallelError> {
         let wire = match self.compression {
             Compression::None => return Ok(()),
@@ -351,7 +363,7 @@ impl ParallelOptions {
         }
     }
 
-    /// The options in one line, to compare them between ranks.
+    /// The options in one line, for comparison between ranks.
     pub(super) fn describe(&self) -> String {
         format!(
             "strategy {} within {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, \

@@ -1,9 +1,8 @@
-//! Plain copies of the model: for evaluation and export, and what is left when training ends.
+//! Plain copies of the model, for evaluation, for export and at the end of training.
 //!
-//! Burn's `materialize()` takes off more than what was put on for training: it also folds in what
-//! the user's model came with, such as LoRA adapters, and the parameters that were trained are
-//! gone. So a bare copy of the model is kept from before, without values, and is given those of the
-//! model in training, in visit order.
+//! Burn's `materialize()` removes more than training added: it folds in what the user's model came
+//! with, such as LoRA adapters, and the trained parameters are gone. So a bare copy of the model is
+//! kept from before, without values. It receives the values of the trained model in visit order.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -17,30 +16,31 @@ use crate::autograd::{full_precision, sum_no_more_over};
 use crate::zero::{ShardedParameters, gather_values};
 
 impl<M: Module> Parallel<M> {
-    /// A plain copy for evaluation or export: without autodiff and without hooks, dropout off, the
-    /// same paths; what the model came with, such as LoRA adapters, is still there. It shares
-    /// memory with the model until the next step. Parameters are the master weights, so evaluation
-    /// computes in `f32`.
+    /// A plain copy for evaluation or export: no autodiff, no hooks, no dropout, the same paths.
     ///
-    /// Under [`Strategy::Zero3`](super::Strategy::Zero3) a collective call that makes the model
-    /// whole on every rank, as long as the copy lives. In the other strategies a rank may make it
+    /// It keeps what the model came with, such as LoRA adapters, and shares memory with the model
+    /// until the next step. Parameters are the master weights, so evaluation computes in `f32`.
+    ///
+    /// Under [`Strategy::Zero3`](super::Strategy::Zero3) this is a collective call, and the copy is
+    /// whole on every rank for as long as it lives. Under the other strategies a rank may call it
     /// alone.
     ///
     /// # Errors
     ///
-    /// A failed collective; a model whose modules are visited in another order than they are
-    /// mapped.
+    /// Fails if a collective fails, or if the model's modules are visited in another order than
+    /// they are mapped.
     pub fn valid(&self) -> Result<M, ParallelError> {
         self.plain(Purpose::Evaluation, None)
     }
 
-    /// As [`valid`](Self::valid), with the averages of the parameters over the steps in their
-    /// place, if [`ParallelOptions::ema`](super::ParallelOptions::ema) is set. Buffers, such as
-    /// running statistics, are as they are. A collective call under ZeRO, in all of its stages.
+    /// The copy of [`valid`](Self::valid) with averaged parameters.
+    ///
+    /// `None` unless [`ParallelOptions::ema`](super::ParallelOptions::ema) is set. Buffers, such as
+    /// running statistics, are the current ones. A collective call in all stages of ZeRO.
     ///
     /// # Errors
     ///
-    /// As of [`valid`](Self::valid).
+    /// As [`valid`](Self::valid).
     pub fn valid_ema(&self) -> Result<Option<M>, ParallelError> {
         let Some(ema) = &self.ema else {
             return Ok(None);
@@ -52,12 +52,14 @@ impl<M: Module> Parallel<M> {
         self.plain(Purpose::Evaluation, Some(averages)).map(Some)
     }
 
-    /// What is to be evaluated and exported: [`valid_ema`](Self::valid_ema) where averages are
-    /// kept, else [`valid`](Self::valid). A collective call where those are.
+    /// The model to evaluate and export: [`valid_ema`](Self::valid_ema) if set, else
+    /// [`valid`](Self::valid).
+    ///
+    /// A collective call whenever that method is one.
     ///
     /// # Errors
     ///
-    /// As of [`valid`](Self::valid).
+    /// As [`valid`](Self::valid).
     pub fn for_evaluation(&self) -> Result<M, ParallelError> {
         match self.valid_ema()? {
             Some(model) => Ok(model),
@@ -65,15 +67,15 @@ impl<M: Module> Parallel<M> {
         }
     }
 
-    /// Hands the model [`for_evaluation`](Self::for_evaluation) to `then`.
+    /// Passes the model [`for_evaluation`](Self::for_evaluation) to `then`.
     ///
-    /// Under [`Strategy::Zero3`](super::Strategy::Zero3) it is not made whole: a layer's parameters
-    /// are gathered when the layer reads them, so every rank has to run the same number of forward
-    /// passes ([`gathers`](Self::gathers) tells), and the model is of no use anywhere else.
+    /// Under [`Strategy::Zero3`](super::Strategy::Zero3) the model is never whole: parameters are
+    /// gathered when a layer reads them. So every rank must run the same number of forward passes
+    /// (see [`gathers`](Self::gathers)), and the model cannot be used outside `then`.
     ///
     /// # Errors
     ///
-    /// As of [`valid`](Self::valid).
+    /// As [`valid`](Self::valid).
     pub fn evaluate_with<R>(&self, then: impl FnOnce(&M) -> R) -> Result<R, ParallelError> {
         match &self.store {
             None => Ok(then(&self.for_evaluation()?)),
@@ -87,14 +89,14 @@ impl<M: Module> Parallel<M> {
         }
     }
 
-    /// As [`evaluate_with`](Self::evaluate_with), in the precision that the model trains in: its
-    /// parameters are cast where they are read, as [`autocast`] has them, so it takes inputs of
-    /// [`compute_dtype`](Self::compute_dtype). PyTorch's users evaluate so, under the autocast of
-    /// their training.
+    /// Does the same as [`evaluate_with`](Self::evaluate_with) in the precision of the training.
+    ///
+    /// Parameters are cast when a layer reads them, as in [`autocast`]; inputs have the type
+    /// [`compute_dtype`](Self::compute_dtype). PyTorch users evaluate like this under autocast.
     ///
     /// # Errors
     ///
-    /// As of [`valid`](Self::valid).
+    /// As [`valid`](Self::valid).
     pub fn evaluate_autocast<R>(&self, then: impl FnOnce(&M) -> R) -> Result<R, ParallelError> {
         match &self.store {
             None => Ok(then(&autocast(
@@ -105,7 +107,7 @@ impl<M: Module> Parallel<M> {
         }
     }
 
-    /// Evaluates without autodiff a model whose parameters are gathered where they are read.
+    /// Evaluates a model without autodiff, whose parameters are gathered when a layer reads them.
     fn lend<R>(
         &self,
         store: &ShardedParameters,
@@ -122,24 +124,24 @@ impl<M: Module> Parallel<M> {
         Ok(result)
     }
 
-    /// Whether a forward pass is a collective call, because parameters are gathered in it.
+    /// Whether a forward pass is a collective call, because it gathers parameters.
     pub fn gathers(&self) -> bool {
         self.store.is_some()
     }
 
-    /// Ends the training and returns the model, trainable as it was given to [`new`](Self::new):
-    /// the same parameters are frozen, and adapters are adapters. A collective call under
+    /// Ends the training and returns the model, trainable as it was passed to [`new`](Self::new).
+    ///
+    /// The same parameters are frozen, and adapters are adapters. A collective call under
     /// [`Strategy::Zero3`](super::Strategy::Zero3).
     ///
     /// # Errors
     ///
-    /// As of [`valid`](Self::valid).
+    /// As [`valid`](Self::valid).
     pub fn into_model(self) -> Result<M, ParallelError> {
         self.plain(Purpose::Training, None)
     }
 
-    /// The model as it was before anything was put on it, with the parameters as they are now or
-    /// with their `averages`.
+    /// The model without hooks, with the current parameters or their `averages`.
     fn plain(
         &self,
         purpose: Purpose,
@@ -161,7 +163,7 @@ impl<M: Module> Parallel<M> {
         }
         let model = match gathers {
             true => tell_others(&self.group, model)?,
-            // It may be that no other rank makes such a copy.
+            // Perhaps no other rank makes such a copy.
             false => model?,
         };
         Ok(match self.options.precision.cast_to() {
@@ -170,8 +172,7 @@ impl<M: Module> Parallel<M> {
         })
     }
 
-    /// A rank may evaluate alone: nothing is added up over ranks until the next forward pass of a
-    /// training.
+    /// Sums nothing over ranks until the next forward pass of training: a rank may evaluate alone.
     fn no_more_sums(&self) {
         if let Some(sums) = &self.sums {
             sum_no_more_over(sums);
@@ -187,34 +188,34 @@ impl<M: Module> Parallel<M> {
     }
 }
 
-/// What a plain copy is for.
+/// The purpose of a plain copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Evaluation,
-    /// Its parameters are on an autodiff device again, as the model's are.
+    /// Parameters are on an autodiff device again, like the model's.
     Training,
 }
 
-/// A model before anything is put on it for training, without values, for evaluation.
+/// A model without hooks and without values, for evaluation.
 pub(super) struct Bare<M>(M);
 
 impl<M: Module> Bare<M> {
-    /// Of a `model` whose parameters have all come to exist.
+    /// The bare copy of a `model` whose parameters are all initialized.
     pub(super) fn of(model: &M) -> Self {
         // A clone would share the model's running statistics, and lose them for both.
         Self(model.valid().map(&mut Empty))
     }
 
-    /// With the values of `model`: the same one, with more put on it. Of parameters in training
-    /// `parameter` may give others, flat, by their index and device.
+    /// A copy with the values of `model`, which is the same model with hooks. `parameter` may
+    /// return other values, flat, for a trainable parameter by its index and device.
     fn with_values(
         &self,
         model: &M,
         purpose: Purpose,
         parameter: impl FnMut(usize, &Device) -> Result<Option<Tensor<1>>, ParallelError>,
     ) -> Result<M, ParallelError> {
-        // Running statistics keep the last update apart from their value until they are next read.
-        // `valid` folds it in, in the state that the model shares with its copy.
+        // Running statistics keep the last update apart from their value until the next read.
+        // `valid` folds it into the state that the model shares with its copy.
         drop(model.valid());
         let mut take = Take {
             path: Vec::new(),
@@ -226,7 +227,7 @@ impl<M: Module> Bare<M> {
         };
         model.visit(&mut take);
         take.outcome?;
-        // As above: every copy has running statistics of its own.
+        // Every copy needs running statistics of its own, as in `of`.
         let bare = self.0.valid();
         let bare = match purpose {
             Purpose::Evaluation => bare,
@@ -253,7 +254,7 @@ fn another_order(path: &[String]) -> ParallelError {
     }
 }
 
-/// Leaves of every tensor one element that pretends to have its shape.
+/// Replaces every tensor by one element that pretends to have its shape.
 struct Empty;
 
 impl ModuleMapper for Empty {
@@ -272,7 +273,7 @@ struct Take<F> {
     path: Vec<String>,
     purpose: Purpose,
     parameter: F,
-    /// Index of the trainable parameter that is visited next.
+    /// Index of the next trainable parameter in visit order.
     next: usize,
     /// Tensors of all kinds and dimensions, in visit order.
     tensors: VecDeque<Box<dyn Any>>,
@@ -356,7 +357,7 @@ where
     }
 }
 
-/// Puts tensors in the places of those that are there, in visit order.
+/// Replaces tensors by others in visit order.
 struct Put {
     path: Vec<String>,
     tensors: VecDeque<Box<dyn Any>>,

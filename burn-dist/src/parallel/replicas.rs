@@ -1,5 +1,5 @@
-//! Keeps the replicas of a model equal: broadcast from rank 0, checksum, restoring a parameter's
-//! place in autodiff after its value was replaced.
+//! Keeps replicas equal: broadcast from rank 0, checksums, and a parameter's place in autodiff when
+//! its value is replaced.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, ExecutionError, GradientCheckpointingStrategy, Int, Tensor, TensorData};
@@ -9,12 +9,12 @@ use crate::ProcessGroup;
 use crate::bucket::ParameterSpec;
 use crate::zero::ShardedParameters;
 
-/// Which tensors of a model are broadcast.
+/// Selects the tensors to broadcast.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
-    /// All of them.
+    /// All tensors.
     All,
-    /// Those that no gradient reaches: running statistics, frozen parameters, constants.
+    /// Tensors without gradients: running statistics, frozen parameters, constants.
     Buffers,
 }
 
@@ -35,9 +35,10 @@ pub(super) fn broadcast<M: Module>(
     (model, broadcast.outcome)
 }
 
-/// Running statistics keep the last update apart from their value until they are next read. `valid`
-/// folds it in, in the state that the model shares with its copy; and would make all parameters
-/// come to exist that have not been looked at yet.
+/// Folds the last update of running statistics into their value.
+///
+/// They keep it apart until the next read. `valid` folds it into the state that the model shares
+/// with its copy, and would also initialize all lazy parameters.
 fn fold_statistics<M: Module>(model: &M) {
     drop(model.clone().map(&mut WithoutUninitialized).valid());
 }
@@ -53,11 +54,10 @@ impl ModuleMapper for WithoutUninitialized {
     }
 }
 
-/// `options` as they are carried out so that replicas stay equal to the bit; see
-/// [`ParallelOptions::carried_out`].
+/// The options that keep replicas equal to the bit; see [`ParallelOptions::carried_out`].
 ///
 /// # Errors
-/// [`ParallelError::SumsVary`] where a parameter cannot be stepped by one rank for all.
+/// [`ParallelError::SumsVary`] if a parameter cannot be stepped by one rank for all.
 pub(super) fn keep_equal(
     options: ParallelOptions,
     carried_out: ParallelOptions,
@@ -85,7 +85,7 @@ pub(super) fn keep_equal(
     Ok(carried_out)
 }
 
-/// A checksum of the trainable parameters: their bytes in visit order.
+/// Checksum of the trainable parameters: their bytes in visit order.
 pub(super) fn checksum<M: Module>(model: &M) -> Result<Checksum, ParallelError> {
     let mut hash = HashParameters {
         path: Vec::new(),
@@ -97,7 +97,7 @@ pub(super) fn checksum<M: Module>(model: &M) -> Result<Checksum, ParallelError> 
     Ok(Checksum(*hash.hasher.finalize().as_bytes()))
 }
 
-/// The same of parameters that are read one by one, in visit order. A collective call.
+/// The same checksum for parameters that are read one by one, in visit order. A collective call.
 pub(super) fn checksum_of(
     store: &ShardedParameters,
     parameters: usize,
@@ -156,7 +156,7 @@ impl AutodiffPlace {
     }
 }
 
-/// Whether nobody has looked at a parameter yet: then it is to be trained, as far as can be known.
+/// Whether a parameter is still lazy. As far as can be known, it is then trainable.
 pub(super) fn assumed_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     !param.is_initialized() && param.lazy_device().is_autodiff()
 }
@@ -169,7 +169,7 @@ struct Broadcast<'a> {
 }
 
 impl Broadcast<'_> {
-    /// Rank 0's values for a tensor with these values, or `None` if they are this rank's own.
+    /// Rank 0's values for a tensor with the values `own`; `None` if `own` already are rank 0's.
     fn values(&mut self, own: Result<TensorData, ExecutionError>) -> Option<TensorData> {
         if self.outcome.is_err() {
             return None;

@@ -1,8 +1,8 @@
-//! Which ranks share one set of shards, and which ranks have the same shard in another set.
+//! The ranks that share one set of shards, and the ranks with the same shard in other sets.
 //!
-//! With shards inside a node and copies of them on the others, parameters are gathered over the
-//! quick links alone; what crosses the slow ones is a shard of the gradients, once a step. (As
-//! PyTorch's `HYBRID_SHARD`, <https://pytorch.org/docs/stable/fsdp.html>.)
+//! With shards inside a node and replicas between nodes, parameters are gathered over fast links
+//! only. Slow links carry one shard of the gradients per step. This is PyTorch's `HYBRID_SHARD`,
+//! <https://pytorch.org/docs/stable/fsdp.html>.
 
 use burn::tensor::Device;
 
@@ -10,16 +10,16 @@ use super::{ParallelError, ShardWithin};
 use crate::bucket::{DeviceStore, GradientStore, HostStore, Partition, Resident};
 use crate::{ProcessGroup, backend, device};
 
-/// The two groups that a rank is in.
+/// The two groups of a rank.
 pub(super) struct ShardGroups {
-    /// The ranks that together have everything once.
+    /// The ranks that together hold everything once.
     pub(super) within: ProcessGroup,
-    /// Of each set of shards the rank that has what this one has; `None` where there is one set.
+    /// The ranks that hold the same shard in the other sets; `None` with a single set.
     pub(super) across: Option<ProcessGroup>,
 }
 
 impl ShardGroups {
-    /// Divides `group`, which can be divided like that ([`ShardWithin::check`]). A collective call.
+    /// Divides `group`, which has passed [`ShardWithin::check`]. A collective call.
     pub(super) fn of(group: &ProcessGroup, within: ShardWithin) -> Result<Self, ParallelError> {
         let set = match within {
             ShardWithin::All => 0,
@@ -45,7 +45,7 @@ impl ShardGroups {
         })
     }
 
-    /// Where the gradients of a model on `device` are. A collective call.
+    /// The store for the gradients of a model on `device`. A collective call.
     pub(super) fn store(
         &self,
         device: Device,
@@ -66,13 +66,13 @@ impl ShardGroups {
         Ok(Box::new(DeviceStore::new(partition, on)))
     }
 
-    /// Whether this rank speaks for those that have the same shard.
+    /// Whether this rank speaks for the ranks with the same shard.
     pub(super) fn is_first(&self) -> bool {
         self.across.as_ref().is_none_or(|group| group.rank() == 0)
     }
 }
 
-/// This rank's node, if all nodes have equally many ranks.
+/// Index of this rank's node, if all nodes have the same number of ranks.
 fn node_of(group: &ProcessGroup) -> Result<usize, ParallelError> {
     let nodes = group.gather_bytes(&(group.node() as u64).to_le_bytes())?;
     let mut ranks = vec![0usize; group.nodes()];

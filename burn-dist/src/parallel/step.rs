@@ -11,29 +11,32 @@ use crate::autograd::{forget_depth, sum_no_more_over};
 use crate::bucket::{Agreement, BucketError};
 use crate::precision::LossScale;
 
-/// What a step did.
+/// Report of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
-    /// Euclidean norm of all gradients together before clipping, if `clip_norm` is set or the loss
-    /// is scaled; of the gradients of the unscaled loss.
+    /// Euclidean norm of all gradients together, before clipping and without the loss scale.
+    ///
+    /// Set if `clip_norm` is set or the loss is scaled.
     pub gradient_norm: Option<f64>,
     /// Whether the gradients were scaled down.
     pub clipped: bool,
-    /// False if the norm was not finite: then parameters and optimizer are as they were. With a
-    /// scaled loss that is normal and the next steps will go better; without, training diverged.
-    /// The norm is looked at only where the loss is scaled or `clip_norm` is set, without which
-    /// this is always true: `Some(f64::INFINITY)` looks, and clips nothing.
+    /// Whether the step changed parameters and optimizer. False if the norm was not finite.
+    ///
+    /// With a scaled loss a skipped step is normal, and the next steps use a smaller scale. Without
+    /// one, training diverged. The norm is measured only if the loss is scaled or `clip_norm` is
+    /// set; otherwise this is always true. `Some(f64::INFINITY)` measures and never clips.
     pub applied: bool,
-    /// How long the step waited for gradients that were still on their way.
+    /// Time that the step waited for gradients in flight.
     pub waited: Duration,
-    /// The loss scale that the gradients were computed with, in half precision.
+    /// The loss scale of the gradients, in `f16`.
     pub loss_scale: Option<f64>,
-    /// Steps skipped so far because the scaled loss overflowed, also before the training was
-    /// resumed; 0 without a loss scale.
+    /// Steps skipped so far because the scaled loss overflowed.
+    ///
+    /// It also counts those before a resume. 0 without a loss scale.
     pub skipped_steps: u64,
 }
 
-/// What the reduced gradients say of a step, and what they are multiplied with.
+/// The decision on a step from its reduced gradients, and the factor to multiply them by.
 struct Verdict {
     norm: Option<f64>,
     finite: bool,
@@ -42,7 +45,7 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// Of gradients of the scaled loss that nobody wants to know the norm of.
+    /// The decision if the norm is not measured.
     fn unseen(scale: Option<f64>) -> Self {
         Self {
             norm: None,
@@ -52,8 +55,8 @@ impl Verdict {
         }
     }
 
-    /// `norm` is that of the gradients of the scaled loss. It is not finite if any element is not:
-    /// their squares do not overflow in `f64`.
+    /// The decision for the gradient norm `norm` of the scaled loss. The norm is not finite if an
+    /// element is not: squares of `f32` do not overflow in `f64`.
     fn of(norm: f64, scale: Option<f64>, limit: Option<f64>) -> Self {
         let unscale = scale.map(|scale| 1.0 / scale);
         let norm = norm * unscale.unwrap_or(1.0);
@@ -76,35 +79,38 @@ impl<M: Module> Parallel<M> {
     /// Computes the gradients of one micro-batch's `loss`, a mean over its samples.
     ///
     /// The loss counts for `1 / accumulate` of the step. In the last micro-batch of a step,
-    /// gradients travel while backward still runs; before that they stay on this rank. In half
-    /// precision the loss is scaled here.
+    /// gradients travel while backward still runs; before that they stay on this rank. In `f16` the
+    /// loss is scaled here.
     ///
-    /// A loss is that of one `Parallel`. With the first backward through what two of them have
-    /// computed together Burn takes the graph away, and panics at the second: make one model of
-    /// both, whose parts [groups](super::ParameterGroup) can step in their own ways.
+    /// A loss belongs to one `Parallel`. If two of them contribute to one graph, the first backward
+    /// consumes it and Burn panics at the second. Make one model of both;
+    /// [groups](super::ParameterGroup) can step its parts differently.
     ///
     /// # Errors
     ///
-    /// A loss without gradients or of more than one element, a call after the last micro-batch of a
-    /// step, a gradient that does not fit its parameter, a parameter that was read as
-    /// [`model`](Parallel::model) says it must not be, or an error that another rank told of. The
-    /// other ranks are told of each at once, and none of them can go on.
+    /// - The loss has no gradient or is not a scalar.
+    /// - All micro-batches of the step are done.
+    /// - A gradient does not fit its parameter.
+    /// - A parameter was read in a way that [`model`](Parallel::model) forbids.
+    /// - Another rank reported an error.
+    ///
+    /// The other ranks are told at once, and no rank can go on.
     pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
         forget_depth();
-        // Another model of this thread may be about to be used.
+        // Another model of this thread may be next.
         if let Some(sums) = &self.sums {
             sum_no_more_over(sums);
         }
         if !loss.is_tracked() {
-            // The others may have a loss, and would wait for this rank's gradients.
+            // The other ranks may have a loss, and would wait for this rank's gradients.
             return tell_others(&self.group, Err(ParallelError::UntrackedLoss));
         }
         let elements = loss.shape().num_elements();
         if elements != 1 {
             return tell_others(&self.group, Err(ParallelError::LossNotScalar { elements }));
         }
-        // A sum that failed while the loss was computed; else the next would wait for ranks that
-        // know of it.
+        // Reports a sum that failed during the forward pass. Otherwise the next sum would wait for
+        // ranks that know of the failure.
         self.check_sums()?;
         let accumulate = self.options.accumulate;
         let begun = self
@@ -128,11 +134,11 @@ impl<M: Module> Parallel<M> {
         Ok(())
     }
 
-    /// Waits for the gradients of all ranks, clips them if asked to, and updates the parameters.
+    /// Waits for the gradients of all ranks, clips them if requested, and updates the parameters.
     ///
-    /// Whether a step is skipped is decided by the reduced gradients, which are the same on all
-    /// ranks. A skipped step counts like any other for a schedule of the learning rate, which has
-    /// to be finite and the same on all ranks. With one of Burn's:
+    /// The reduced gradients, which are the same on all ranks, decide whether a step is skipped. A
+    /// skipped step counts for a learning-rate schedule. The learning rate must be finite and the
+    /// same on all ranks. With one of Burn's schedules:
     ///
     /// ```
     /// # use burn::lr_scheduler::{LrScheduler, cosine::CosineAnnealingLrSchedulerConfig};
@@ -148,22 +154,25 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// A call before the last micro-batch of the step, learning rates that differ or are no number,
-    /// no gradient at all, a failed collective, or a loss scale that has been at its floor for too
-    /// many skipped steps. No rank can go on then.
+    /// - Micro-batches of the step are missing.
+    /// - Learning rates differ between ranks or are not finite.
+    /// - No parameter has a gradient.
+    /// - A collective fails.
+    /// - The loss scale has been at its floor for too many skipped steps.
+    ///
+    /// No rank can go on then.
     pub fn step(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
         self.step_on(learning_rate, 1.0, |_, _| Ok(()))
     }
 
-    /// [`step`](Self::step), which hands the gradients to `then` before it clips them and the
-    /// optimizer has them.
+    /// Does a [`step`](Self::step) that first passes the gradients to `then`, before clipping.
     ///
-    /// In half precision some of them may not be finite; then the step is skipped.
+    /// In `f16` some gradients may not be finite; then the step is skipped.
     ///
     /// # Errors
     ///
-    /// As of [`step`](Self::step), and what `then` returns, which the other ranks are told of. No
-    /// rank can go on then.
+    /// As [`step`](Self::step), and the error of `then`, which the other ranks are told of. No rank
+    /// can go on then.
     pub fn step_with(
         &mut self,
         learning_rate: f64,
@@ -177,14 +186,15 @@ impl<M: Module> Parallel<M> {
         })
     }
 
-    /// [`step`](Self::step) with as many micro-batches as there are, fewer than
-    /// [`accumulate`](super::ParallelOptions::accumulate): for the end of data whose length nobody
-    /// knows before. The gradients are the means over these. Every rank makes this call, after the
-    /// same number.
+    /// Does a [`step`](Self::step) with fewer micro-batches than
+    /// [`accumulate`](super::ParallelOptions::accumulate).
+    ///
+    /// For the end of data of unknown length. Gradients are means over the micro-batches that were
+    /// done. Every rank makes this call, after the same number of micro-batches.
     ///
     /// # Errors
     ///
-    /// As of [`step`](Self::step); no micro-batch at all, or another number than another rank's.
+    /// As [`step`](Self::step). Also fails without a micro-batch, or if the ranks' numbers differ.
     pub fn step_early(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
         self.agree("step_early")?;
         let (done, accumulate) = (self.micro_batches, self.options.accumulate);
@@ -203,8 +213,8 @@ impl<M: Module> Parallel<M> {
         )
     }
 
-    /// Every loss has counted for 1 / accumulate; `share` is what they are together. `then` is
-    /// called when the gradients are there, with what they have been multiplied with.
+    /// Steps on the gradients. Every loss has counted for 1 / accumulate, and together they make
+    /// `share`. `then` is called once the gradients are there, with the factor in them.
     fn step_on(
         &mut self,
         learning_rate: f64,
@@ -287,8 +297,8 @@ impl<M: Module> Parallel<M> {
         tell_others(&self.group, outcome.and(unstepped.map_or(Ok(()), Err)))
     }
 
-    /// Tells the others of a call that comes out of order here: they may wait for this rank's part
-    /// of a step.
+    /// Tells the others of a call that is out of order here: they may wait for this rank's part of
+    /// a step.
     fn in_order<T>(&self, outcome: Result<T, BucketError>) -> Result<T, ParallelError> {
         match outcome {
             Err(error @ BucketError::Order(_)) => tell_others(&self.group, Err(error.into())),
@@ -296,8 +306,7 @@ impl<M: Module> Parallel<M> {
         }
     }
 
-    /// What it means that this rank's learning rate is not that of all ranks, which all of them
-    /// know.
+    /// The error for a learning rate that is not that of all ranks. All ranks see it.
     fn other_rates(&self, own: f64) -> ParallelError {
         let rates = match self.group.gather_bytes(&own.to_le_bytes()) {
             Ok(rates) => rates,
@@ -323,7 +332,7 @@ impl<M: Module> Parallel<M> {
         }
     }
 
-    /// Fails if a parameter could not be gathered when a layer read it.
+    /// Fails if a layer read a parameter that could not be gathered.
     pub(super) fn check_store(&self) -> Result<(), ParallelError> {
         match &self.store {
             Some(store) => Ok(store.failure()?),

@@ -1,16 +1,15 @@
-//! Parameters leave their model while they are stepped: what holds them besides would make every
-//! step a copy.
+//! Takes parameters out of their model for a step. A second reference to them would force a copy.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Shape, Tensor};
 
 use super::replicas::AutodiffPlace;
 
-/// Where parameters came from, in visit order.
+/// Shapes and autodiff places of parameters, in visit order.
 pub(super) type Homes = Vec<(Shape, AutodiffPlace)>;
 
-/// The values of all trainable parameters, flat and in visit order. The model is of no use until
-/// they are put back.
+/// Takes out all trainable parameters, flat and in visit order. The model is unusable until
+/// [`put_back`].
 pub(super) fn take_out<M: Module>(model: M) -> (M, Homes, Vec<Tensor<1>>) {
     let mut take_out = TakeOut {
         homes: Vec::new(),
@@ -20,8 +19,7 @@ pub(super) fn take_out<M: Module>(model: M) -> (M, Homes, Vec<Tensor<1>>) {
     (model, take_out.homes, take_out.values)
 }
 
-/// Puts `values` back, which are flat and in visit order, into the model that they or others were
-/// taken out of.
+/// Puts `values`, flat and in visit order, back into the model that parameters were taken out of.
 pub(super) fn put_back<M: Module>(model: M, homes: Homes, values: Vec<Tensor<1>>) -> M {
     model.map(&mut PutBack {
         taken: homes.into_iter().zip(values),
@@ -59,7 +57,7 @@ impl<I: Iterator<Item = ((Shape, AutodiffPlace), Tensor<1>)>> ModuleMapper for P
             return param;
         }
         match self.taken.next() {
-            // Of one that could not be stepped nothing may be left: the step has failed.
+            // A parameter that could not be stepped may have no values left: the step has failed.
             Some(((shape, place), values))
                 if values.shape().num_elements() == shape.num_elements() =>
             {

@@ -1,5 +1,5 @@
-//! The values of a trained model, one tensor at a time: for those who pass them on and never need
-//! the model itself.
+//! The values of a trained model, one tensor at a time, for code that passes them on without the
+//! model.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,18 @@ use burn::tensor::DType;
 
 use super::{ParallelError, StateSourceRead, ema, state};
 
-/// What [`load_model`](super::load_model) would give a model: parameters and buffers of a saved
-/// state, or the averages of the parameters where the state has them.
+/// The values that [`load_model`](super::load_model) would load from a saved state.
+///
+/// These are parameters and buffers, or the averages of the parameters if the state has them.
 pub struct TrainedValues<'a> {
     source: &'a dyn StateSourceRead,
     names: BTreeSet<String>,
-    /// Names of the model's tensors that nobody has asked for.
+    /// Names of the model's tensors that were not read yet.
     unused: BTreeSet<String>,
 }
 
 impl<'a> TrainedValues<'a> {
-    /// The values in `source`.
+    /// Reads from `source`.
     pub fn new(source: &'a dyn StateSourceRead) -> Self {
         let names: BTreeSet<String> = source.names().into_iter().collect();
         let of_model = |name: &&String| state::model_path(name).is_some();
@@ -28,10 +29,10 @@ impl<'a> TrainedValues<'a> {
         }
     }
 
-    /// The elements, row-major, of the tensor at `path`, which must have this `shape`.
+    /// Reads the elements of the tensor at `path`, row-major. It must have this `shape`.
     ///
     /// # Errors
-    /// Why they cannot be had, for people.
+    /// Returns the reason as a message.
     pub fn read(&mut self, path: &str, shape: &[usize]) -> Result<Vec<f32>, String> {
         let own = state::model_name(path);
         self.unused.remove(&own);
@@ -49,10 +50,10 @@ impl<'a> TrainedValues<'a> {
         data.try_into_vec().map_err(|error| error.to_string())
     }
 
-    /// To be called when all tensors of a model have been read.
+    /// Checks that every tensor of the state was read. Call it last.
     ///
     /// # Errors
-    /// A tensor that the model does not have.
+    /// Names a tensor that the model does not have.
     pub fn finish(&self) -> Result<(), ParallelError> {
         match self.unused.first() {
             None => Ok(()),

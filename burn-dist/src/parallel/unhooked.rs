@@ -1,15 +1,15 @@
-//! Gradients that came by another way than through the hooks: of parameters that were read without
-//! them. Nobody would average or step them, and the model would train on a part of its loss.
+//! Detects gradients of parameters that were read without their hooks. They would be neither
+//! averaged nor stepped, and the model would train on a part of its loss.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 
 use super::ParallelError;
 
-/// Looks for them among what backward has left.
+/// Looks for them among the gradients that backward has left.
 ///
 /// # Errors
-/// The first such parameter.
+/// Names the first affected parameter.
 pub(super) fn refuse<M: Module>(model: &M, gradients: &Gradients) -> Result<(), ParallelError> {
     let mut unhooked = Unhooked {
         gradients,
@@ -38,7 +38,7 @@ impl ModuleVisitor for Unhooked<'_> {
         self.path.pop();
     }
 
-    /// Gets the parameter as it lies in the module, without the hook.
+    /// Reads the parameter from the module, without the hook.
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.found.is_none()
             && param.is_require_grad()

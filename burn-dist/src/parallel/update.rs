@@ -1,8 +1,9 @@
 //! The optimizer's step over all parameters of a model.
 //!
-//! Where every rank has all of the state, each steps all parameters. Where it has its shard (stages
-//! 1 and 2), the ranks step their shards of the parameters and gather the new values, bucket by
-//! bucket: one is on its way while the next is stepped. In stage 3 the shards are all there is.
+//! - If every rank has the whole state, each rank steps all parameters.
+//! - In stages 1 and 2 ranks step their shards of the parameters and gather the new values, bucket
+//!   by bucket. One bucket travels while the next is stepped.
+//! - In stage 3 ranks have nothing but their shards.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -18,7 +19,7 @@ use crate::bucket::{BucketError, BucketLayout, Gathering, Reducer};
 use crate::flat::Part;
 use crate::zero::ShardedParameters;
 
-/// Steps what this rank owns of parameters, and takes it into the average.
+/// Steps this rank's part of the parameters and updates the average.
 pub(super) struct Stepper<'a> {
     reducer: &'a Reducer,
     optimizer: &'a mut OptimizerState,
@@ -31,7 +32,7 @@ pub(super) struct Stepper<'a> {
 }
 
 impl<'a> Stepper<'a> {
-    /// Steps by gradients times `factor`.
+    /// Steps with gradients times `factor`.
     pub(super) fn new(
         reducer: &'a Reducer,
         optimizer: &'a mut OptimizerState,
@@ -52,8 +53,7 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// Steps parts of parameters, about as many at a time as are computed with together; gives the
-    /// new values.
+    /// Steps parts of parameters in batches that are computed together; returns the new values.
     fn step<'v>(
         &mut self,
         parts: impl Iterator<Item = (usize, Part<'v>)>,
@@ -93,16 +93,16 @@ impl<'a> Stepper<'a> {
         Ok(stepped)
     }
 
-    /// Steps all of `values`, which are those of all parameters.
+    /// Steps all of `values`, one for each parameter.
     fn step_all(&mut self, values: &mut [Tensor<1>]) -> Result<(), BucketError> {
         let cut = self.cut;
         let parts = values.iter_mut().map(Part::all).enumerate();
-        // Of what is cut nothing may be this rank's.
+        // This rank may own nothing of a parameter that is cut.
         let parts = parts.filter(|(_, part)| !cut || !part.elements.is_empty());
         self.step(parts).map(drop)
     }
 
-    /// Steps what this rank owns of the parameters of a bucket, and gives the new values.
+    /// Steps this rank's part of a bucket and returns the new values.
     fn step_bucket(
         &mut self,
         layout: &BucketLayout,
@@ -119,13 +119,12 @@ impl<'a> Stepper<'a> {
         Ok(self.step(parts)?.into_iter().collect())
     }
 
-    /// Steps what this rank owns of `values`, which are all of every parameter, and gathers all of
-    /// them.
+    /// Steps this rank's part of `values`, which hold every parameter, and gathers all of them.
     fn step_and_gather(&mut self, values: &mut [Tensor<1>]) -> Result<(), ParallelError> {
         let reducer = self.reducer;
         let layouts = reducer.layouts();
-        // Of a bucket of whole parameters some ranks have much and others nothing: if they were
-        // stepped bucket by bucket, one rank after the other would wait.
+        // Whole parameters are spread unevenly over the ranks of a bucket. Stepped bucket by
+        // bucket, one rank after the other would wait.
         let mut whole = BTreeMap::new();
         for layout in layouts.iter().filter(|layout| layout.is_whole()) {
             whole.append(&mut self.step_bucket(layout, values)?);
@@ -146,7 +145,7 @@ impl<'a> Stepper<'a> {
     }
 }
 
-/// Waits for a bucket, and replaces its parameters.
+/// Waits for a bucket and replaces its parameters.
 fn arrive(
     bucket: Option<(&BucketLayout, Box<dyn Gathering>)>,
     values: &mut [Tensor<1>],
@@ -158,8 +157,7 @@ fn arrive(
     Ok(gathering.replace(layout, values)?)
 }
 
-/// Steps a model that is whole on every rank. A collective call where the state is cut over the
-/// ranks.
+/// Steps a model that is whole on every rank. A collective call if the state is sharded.
 pub(super) fn model<M: Module>(
     model: M,
     mut stepper: Stepper<'_>,

@@ -1,8 +1,8 @@
-//! Burn's optimizers, one parameter at a time and chosen at run time.
+//! Burn's optimizers for single parameters, chosen at run time.
 //!
-//! Burn's own module optimizer keeps its state by parameter id, and ids differ between ranks. Here
-//! the state lies by index in visit order. AdamW, Adam and SGD are stepped in one pass, with Burn's
-//! arithmetic; everything else by Burn.
+//! Burn's module optimizer keeps state by parameter id, and ids differ between ranks. Here state is
+//! kept by index in visit order. AdamW, Adam and SGD are stepped in one pass with Burn's
+//! arithmetic; Burn steps everything else.
 
 mod offload;
 
@@ -26,14 +26,16 @@ use crate::flat::Part;
 use crate::fused::{Fused, FusedState, steps_on};
 use crate::thread_limit::NoThreads;
 
-/// Numbers that Burn's CPU backend adds up on several threads from there on, where everything is
-/// added up. Which thread takes which part differs from call to call and with their number, and
-/// with it the last bits of the sum.
+/// Number of elements from which Burn's CPU backend sums on several threads.
+///
+/// The split over threads varies from call to call and with the number of threads, and with it the
+/// last bits of the sum.
 const SUMMED_BY_THREADS: usize = 4 * 1024 * 1024;
 
-/// An optimizer for single parameters: any of Burn's configurations converts into it, and so does
-/// any [`burn::optim::Optimizer`] through [`new`](Self::new). Parameters in `f16` and `bf16` are
-/// stepped in `f32`.
+/// An optimizer for single parameters.
+///
+/// Any of Burn's configurations converts into it, and any [`burn::optim::Optimizer`] through
+/// [`new`](Self::new). Parameters in `f16` and `bf16` are stepped in `f32`.
 #[derive(Clone)]
 pub struct ParameterOptimizer {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
@@ -43,19 +45,20 @@ pub struct ParameterOptimizer {
     pub(super) clips_each_parameter: bool,
     /// Whether it can step any part of a parameter by itself.
     pub(super) element_wise: bool,
-    /// Whether it steps parameters with two dimensions alone.
+    /// Whether it steps only parameters with two dimensions.
     pub(super) matrices_only: bool,
     pub(super) fused: Option<Fused>,
     /// Rebuilds its state in double precision.
     pub(super) in_double: Option<Rebuild>,
-    /// Its type and, where they are known, its settings, to be compared between ranks.
+    /// Its type and, if known, its settings, for comparison between ranks.
     pub(super) settings: Arc<str>,
 }
 
 impl ParameterOptimizer {
-    /// Wraps an optimizer that is already built. Its settings are not known, so they cannot be
-    /// compared between ranks, as those of configurations are; and for parameters in `f64` a
-    /// checkpoint of its state is not read back, as it would be read in `f32`.
+    /// Wraps an optimizer that is already built.
+    ///
+    /// Its settings are unknown, so ranks cannot compare them as they do for configurations. For
+    /// `f64` parameters a checkpoint of its state is refused, because Burn would read it in `f32`.
     pub fn new<O: Optimizer>(optimizer: O) -> Self {
         Self {
             settings: std::any::type_name::<O>().into(),
@@ -69,18 +72,19 @@ impl ParameterOptimizer {
         }
     }
 
-    /// Declares that every element is stepped by its own value, gradient and state alone, so that
-    /// the optimizer can be given parts of a parameter, as sharding does. Of others sharding gives
-    /// every rank whole parameters, if possible as many elements as the other ranks. Burn's
-    /// configurations are known.
+    /// Declares that each element's step depends only on its own value, gradient and state.
+    ///
+    /// Sharding may then cut parameters. Without this, it gives every rank whole parameters, with
+    /// as equal a number of elements as possible. Burn's configurations are known.
     #[must_use]
     pub fn element_wise(mut self) -> Self {
         self.element_wise = true;
         self
     }
 
-    /// Steps the parameters of a group in its own way. A parameter that several groups select
-    /// belongs to the one that was added first.
+    /// Steps the parameters of `group` with its own optimizer.
+    ///
+    /// A parameter that several groups select belongs to the group that was added first.
     ///
     /// ```
     /// # use burn::optim::AdamWConfig;
@@ -100,9 +104,10 @@ impl ParameterOptimizer {
         self
     }
 
-    /// Whether this can step a model with these parameters: every group has one, and each is of a
-    /// shape that its optimizer takes. [`Parallel::new`](super::Parallel::new) looks at the same;
-    /// this says it before there are ranks.
+    /// Checks that this optimizer can step a model with these parameters.
+    ///
+    /// Every group needs a parameter, and every parameter a shape that its optimizer takes.
+    /// [`Parallel::new`](super::Parallel::new) checks the same; this needs no ranks.
     ///
     /// # Errors
     /// [`ParallelError::EmptyGroup`] and [`ParallelError::NotAMatrix`].
@@ -117,7 +122,7 @@ impl fmt::Debug for ParameterOptimizer {
     }
 }
 
-/// What an optimizer has to see at once.
+/// The part of a parameter that an optimizer needs at once.
 #[derive(PartialEq)]
 enum Steps {
     Elements,
@@ -162,7 +167,7 @@ from_config!(
 );
 
 impl StepRule {
-    /// Whether a step of a parameter with so many elements may add up numbers on several threads.
+    /// Whether a step of a parameter with `elements` elements may sum on several threads.
     fn sums_by_threads(&self, elements: usize) -> bool {
         self.whole.is_some() && elements >= SUMMED_BY_THREADS
     }
@@ -176,10 +181,10 @@ fn single_thread() -> Result<ThreadPool, ParallelError> {
     })
 }
 
-/// What an optimizer keeps for the elements of a parameter that this rank owns.
+/// Optimizer state for the elements of a parameter that this rank owns.
 #[derive(Clone)]
 pub(super) enum Kept {
-    /// For the parameter's shape, or flat if it may be a part.
+    /// In the parameter's shape, or flat if it may be a part.
     Burn(DynState),
     Fused(Box<FusedState>),
 }
@@ -190,32 +195,31 @@ impl Kept {
     }
 }
 
-/// What is stepped of a parameter, flat.
+/// A parameter to step, flat.
 pub(super) struct Stepping<'a> {
     pub index: usize,
     pub part: Part<'a>,
-    /// In which Burn's optimizers see it.
+    /// The shape that Burn's optimizers see.
     pub shape: Shape,
 }
 
 /// An optimizer with the state of every parameter.
 pub(super) struct OptimizerState {
-    /// How each parameter is stepped.
+    /// Step rule of each parameter.
     choices: Vec<StepRule>,
     states: Vec<Option<Kept>>,
-    /// A single thread, where a step has to add up so many numbers that several threads would.
+    /// A single thread, if a step would otherwise sum on several threads.
     alone: Option<ThreadPool>,
-    /// Where steps are made.
+    /// Device of the steps.
     device: Device,
-    /// Whether that is not where the parameters are.
+    /// Whether that differs from the device of the parameters.
     offloads: bool,
-    /// The first parameters that could not be stepped, by the index of one, and why.
+    /// The first parameters that could not be stepped, by the index of one, and the reason.
     failure: Option<(usize, String)>,
 }
 
 impl OptimizerState {
-    /// `device`: where the parameters are; `offload`: whether to keep the states in host memory all
-    /// the same.
+    /// State for parameters on `device`; with `offload`, it is kept in host memory.
     pub(super) fn new(
         optimizer: &ParameterOptimizer,
         parameters: &[ParameterSpec],
@@ -245,28 +249,28 @@ impl OptimizerState {
         })
     }
 
-    /// Where steps are made, and states are.
+    /// Device of the steps and of the state.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Which parameter could not be stepped since this was last asked, and why.
+    /// The parameter that could not be stepped since the last call, and the reason.
     pub(super) fn take_failure(&mut self) -> Option<(usize, String)> {
         self.failure.take()
     }
 
-    /// How the parameter with this index is stepped.
+    /// Step rule of the parameter with this index.
     pub(super) fn choice(&self, index: usize) -> Option<&StepRule> {
         self.choices.get(index)
     }
 
-    /// By parameter, whether its optimizer has to see all of it.
+    /// Whether the optimizer needs the whole parameter, by parameter.
     pub(super) fn whole(&self) -> Vec<bool> {
         let whole = |choice: &StepRule| choice.whole.is_some();
         self.choices.iter().map(whole).collect()
     }
 
-    /// The state of the parameter with this index, if it has one yet.
+    /// State of the parameter with this index, if it has one yet.
     pub(super) fn state(&self, index: usize) -> Option<Kept> {
         self.states.get(index).cloned().flatten()
     }
@@ -277,12 +281,12 @@ impl OptimizerState {
         }
     }
 
-    /// The new value of the parameter with this index, by its gradient times `factor`; both tensors
-    /// on the same plain device.
+    /// The new value of the parameter with this index after a step with its gradient times
+    /// `factor`. Both tensors are on the same plain device.
     ///
-    /// Parameters in half precision are stepped in `f32`, in which Burn rebuilds the optimizer's
-    /// saved state. Large ones that are stepped as a whole are stepped by one thread, so that sums
-    /// come out in the same bits on every rank and in every run.
+    /// Parameters in half precision are stepped in `f32`, because Burn rebuilds saved state in
+    /// `f32`. One thread steps large parameters that are stepped as a whole, so that sums have the
+    /// same bits on every rank and in every run.
     fn step_by_burn<const D: usize>(
         &mut self,
         index: usize,
@@ -305,8 +309,8 @@ impl OptimizerState {
             DType::F16 | DType::BF16 => [value, gradient].map(|t| t.cast(FloatDType::F32)),
             _ => [value, gradient],
         };
-        // Only now: the factor takes a loss scale back, which is there for what half precision
-        // cannot hold.
+        // Applied in `f32`: the factor removes a loss scale that keeps gradients representable in
+        // half precision.
         let gradient = match factor {
             Some(factor) => gradient.mul_scalar(factor),
             None => gradient,
@@ -333,8 +337,8 @@ impl OptimizerState {
         }
     }
 
-    /// The shape in which as many elements of the parameter with this index are stepped: its own,
-    /// if its optimizer has to see all of it.
+    /// The shape in which `len` elements of the parameter with this index are stepped: its own if
+    /// its optimizer needs the whole parameter.
     pub(super) fn shape(&self, index: usize, len: usize) -> Shape {
         let whole = self.choices.get(index).and_then(|c| c.whole.as_ref());
         match whole {
@@ -343,8 +347,8 @@ impl OptimizerState {
         }
     }
 
-    /// The new values of several parameters, in their order; the old ones of those that no rank had
-    /// a gradient of, or that [could not be stepped](Self::take_failure).
+    /// The new values of several parameters, in their order. Parameters without a gradient on any
+    /// rank, or that [could not be stepped](Self::take_failure), keep the old ones.
     pub(super) fn step(
         &mut self,
         reducer: &Reducer,
@@ -410,7 +414,7 @@ impl OptimizerState {
         }
     }
 
-    /// [`step`](Self::step) of a value and gradient that are flat, in the shape that is said.
+    /// Does a [`step`](Self::step) of flat values and gradients, seen in `shape`.
     fn step_flat(
         &mut self,
         index: usize,
@@ -428,7 +432,7 @@ impl OptimizerState {
                         let gradients = gradients.reshape::<$dimensions, _>(shape);
                         self.step_by_burn(index, learning_rate, values, gradients, factor).reshape([len])
                     })*
-                    // Burn's tensors have no more.
+                    // Burn's tensors have no more dimensions.
                     _ => values,
                 }
             };

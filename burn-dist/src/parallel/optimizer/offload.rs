@@ -1,8 +1,8 @@
-//! Steps on the processor of parameters that are on a GPU, so that the GPU need not hold what the
-//! optimizer keeps of them: Ren et al. 2021, "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.
+//! CPU steps for parameters on a GPU, so that the GPU does not hold optimizer state (Ren et al.
+//! 2021, "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>).
 //!
-//! What this rank owns of parameters and gradients comes to host memory in one piece, and goes back
-//! in one: a read waits for all that was queued on the device before it.
+//! This rank's parameters and gradients move to host memory in one piece and back in one, because
+//! every read waits for all work queued on the device.
 
 use std::iter;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use burn::tensor::{DType, Device, ExecutionError, Shape, Tensor, TensorData};
 use super::{Kept, OptimizerState, Stepping};
 use crate::bucket::{BucketError, Reducer, take_parts};
 
-/// What is stepped together, in `f32`.
+/// Parameters that are stepped together, in `f32`.
 #[derive(Default)]
 struct Together {
     places: Vec<Stretch>,
@@ -22,13 +22,13 @@ struct Together {
 }
 
 struct Stretch {
-    /// Which of the results it is.
+    /// Index among the results.
     result: usize,
-    /// Which parameter of the model.
+    /// Index of the parameter in the model.
     index: usize,
-    /// Where it is among all that are stepped together.
+    /// Position among all elements that are stepped together.
     elements: Range<usize>,
-    /// In which Burn's optimizers see it.
+    /// The shape that Burn's optimizers see.
     shape: Shape,
 }
 
@@ -54,8 +54,8 @@ impl Together {
 }
 
 impl OptimizerState {
-    /// The new values of several parameters, in their order; the old ones of those that could not
-    /// be stepped.
+    /// The new values of several parameters, in their order. Parameters that could not be stepped
+    /// keep the old ones.
     pub(super) fn step_offloaded(
         &mut self,
         reducer: &Reducer,
@@ -79,7 +79,7 @@ impl OptimizerState {
                     let place = (results.len(), index);
                     together.add(place, values.clone(), gradients, shape);
                 }
-                // Of other types one by one, and by Burn, as everywhere.
+                // Burn steps other types one by one, as everywhere.
                 Some(gradients) => {
                     let stepped = self.step_alone(
                         index,
@@ -111,7 +111,7 @@ impl OptimizerState {
         Ok(put.collect())
     }
 
-    /// New values, and which of the results they are.
+    /// New values, and their indices among the results.
     fn step_together(
         &mut self,
         together: Together,
@@ -129,7 +129,7 @@ impl OptimizerState {
         };
         let mut values = Tensor::cat(values, 0).try_into_data()?.convert::<f32>();
         let gradients = Tensor::cat(gradients, 0).try_into_data()?.convert::<f32>();
-        // Both have just been converted.
+        // Both were just converted.
         if let (Ok(values), Ok(gradients)) = (values.as_mut_slice(), gradients.as_slice()) {
             for place in &places {
                 let own = values.get_mut(place.elements.clone());
@@ -148,7 +148,7 @@ impl OptimizerState {
         Ok(results.zip(take_parts(all, &elements)).collect())
     }
 
-    /// Steps `values` in host memory, which Burn's optimizers see in the shape that is said.
+    /// Steps `values` in host memory; Burn's optimizers see them in `shape`.
     fn step_host(
         &mut self,
         index: usize,
@@ -199,7 +199,7 @@ impl OptimizerState {
         Ok(Tensor::from_data(stepped, (&device, dtype)))
     }
 
-    /// Remembers the first failure, and gives back what there was.
+    /// Remembers the first failure and returns the old value.
     fn failed<T>(&mut self, index: usize, error: &ExecutionError, old: T) -> T {
         self.failure.get_or_insert((index, error.to_string()));
         old

@@ -1,4 +1,4 @@
-//! Steps that must not depend on how many threads there are, nor on where the state is.
+//! Steps must not depend on the number of threads nor on the place of the state.
 
 use burn::tensor::TensorData;
 
@@ -9,10 +9,10 @@ use crate::bucket::{
     Agreement, Alone, BucketSizes, DeviceStore, HostStore, KeptGradients, Partition, Resident,
 };
 
-/// Rows and columns; more elements than one thread adds up.
+/// Rows and columns: more elements than one thread sums.
 const SHAPE: [usize; 2] = [1024, 4097];
 
-/// The values after two steps where Burn has so many threads.
+/// The values after two steps with this number of Burn's threads.
 fn stepped(optimizer: ParameterOptimizer, threads: usize) -> Vec<u32> {
     let spec = ParameterSpec {
         path: "weight".to_owned(),
@@ -34,8 +34,7 @@ fn stepped(optimizer: ParameterOptimizer, threads: usize) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// How sums over threads come out also differs with chance; with their number they differ nearly
-/// always.
+/// Sums over threads vary by chance too, but with the number of threads they nearly always do.
 #[test]
 fn large_parameters_are_stepped_alike_by_any_number_of_threads() {
     let optimizers: [fn() -> ParameterOptimizer; 3] = [
@@ -51,8 +50,8 @@ fn large_parameters_are_stepped_alike_by_any_number_of_threads() {
     }
 }
 
-/// Two steps of three parameters, of which the second has no gradient: offloaded from a device that
-/// the processor plays, or in host memory.
+/// Two steps of three parameters, the second without a gradient. They are offloaded from a device
+/// that the CPU imitates, or stepped in host memory.
 fn stepped_together(optimizer: ParameterOptimizer, offload: bool) -> Vec<Vec<f32>> {
     let types = [crate::DType::F32, crate::DType::F32, crate::DType::F16];
     let spec = |dtype| ParameterSpec {
@@ -121,7 +120,7 @@ fn offloaded_steps_are_those_in_host_memory() {
         || AdamWConfig::new().with_weight_decay(0.1).into(),
         || SgdConfig::new().into(),
         || LionConfig::new().into(),
-        // Has to see the shape.
+        // Needs the shape.
         || MuonConfig::new().into(),
     ];
     for optimizer in optimizers {

@@ -1,8 +1,7 @@
 //! The state of Burn's optimizers in double precision.
 //!
-//! Burn rebuilds saved state in the type that new tensors have, which is `f32`: digits of the state
-//! of `f64` parameters would be lost, and the next step would mix the types. So for these it is
-//! rebuilt here.
+//! Burn rebuilds saved state in the default type of new tensors, `f32`. State of `f64` parameters
+//! would lose digits and the next step would mix types. So their state is rebuilt here.
 
 use burn::optim::momentum::MomentumState;
 use burn::optim::{
@@ -13,17 +12,17 @@ use burn::optim::{
 };
 use burn::tensor::{DType, Device, Tensor};
 
-/// Rebuilds the state of a parameter with so many dimensions from what is named under a prefix.
+/// Rebuilds the state of a parameter with this number of dimensions from the values under a prefix.
 pub(in crate::parallel) type Rebuild =
     fn(usize, &str, &mut StateSource, &Device) -> Option<DynState>;
 
 /// An optimizer whose state is rebuilt here.
 pub(in crate::parallel) trait InDouble: Optimizer {
-    /// `None` if something is missing.
+    /// Reads the state; `None` if something is missing.
     fn state<const D: usize>(from: &mut From<'_>) -> Option<Self::State<D>>;
 }
 
-/// Where a state is read from.
+/// Source of a state.
 pub(in crate::parallel) struct From<'a> {
     prefix: &'a str,
     source: &'a mut StateSource,
@@ -42,7 +41,7 @@ impl From<'_> {
     }
 }
 
-/// [`Rebuild`] of an optimizer.
+/// The [`Rebuild`] of an optimizer.
 pub(in crate::parallel) fn rebuild<O: InDouble>(
     dimensions: usize,
     prefix: &str,
@@ -60,7 +59,7 @@ pub(in crate::parallel) fn rebuild<O: InDouble>(
                 $($dimensions => {
                     Some(DynState::create(O::state::<$dimensions>(from)?, dimensions))
                 })*
-                // Burn's tensors have no more.
+                // Burn's tensors have no more dimensions.
                 _ => None,
             }
         };

@@ -1,14 +1,12 @@
-//! Whether somebody can go on from a state. Where a gradient was not finite, neither is what was
-//! made of it, and every step from there on is lost: such a state must not take the place of one
-//! that is good.
+//! Checks that a state is finite. A gradient that is not finite spoils everything computed from it,
+//! and such a state must not replace a good checkpoint.
 
 use burn::tensor::{DType, TensorData, bf16, f16};
 
 use super::StateValues;
 
 impl StateValues {
-    /// The first value, with the name of its tensor, that is infinite or no number, of all that
-    /// training changes.
+    /// The first NaN or infinity among all values that training changes, with its tensor's name.
     pub fn first_not_finite(&self) -> Option<(&str, f64)> {
         let whole = self.tensors.iter().map(|(name, data)| (name, data));
         let parts = self.parts.iter().map(|part| (&part.name, &part.data));
@@ -19,7 +17,7 @@ impl StateValues {
     }
 }
 
-/// The first value that is infinite or no number; integers have none.
+/// The first NaN or infinity. Integers have none.
 fn not_finite(data: &TensorData) -> Option<f64> {
     let bytes = data.as_bytes();
     match data.dtype() {

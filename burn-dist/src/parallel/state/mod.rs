@@ -1,9 +1,9 @@
-//! The state of a training as named tensors: taken out without stopping it, and put back.
+//! The state of a training as named tensors, taken out without a pause and put back.
 //!
-//! Parameters are known by their path in the module, because parameter ids differ between ranks and
-//! runs. Here are the names and the values; `share` takes them out, `restore` puts them back into a
-//! model, and `optimizer` into an optimizer, with `double` for parameters in `f64`. `finite` finds
-//! states that are worth nothing.
+//! Parameters are known by their path in the module, because ids differ between ranks and runs.
+//! This file holds names and values. `share` takes them out; `restore` puts them into a model,
+//! `optimizer` into an optimizer, `double` into optimizers of `f64` parameters. `finite` finds
+//! states with NaN or infinity.
 
 mod double;
 mod finite;
@@ -27,19 +27,21 @@ pub(super) use share::{Whole, share};
 /// Name under which an optimizer's state is flattened.
 const ROOT: &str = "state";
 
-/// Named values.
+/// Named values of a state.
 #[derive(Debug, Default)]
 pub struct StateValues {
-    /// `model/PATH`, and `optimizer/PATH/NAME` for each tensor that the optimizer keeps for the
-    /// parameter at PATH; `ema/PATH` for its average.
+    /// Whole tensors by name.
+    ///
+    /// The names are `model/PATH`, `optimizer/PATH/NAME` for each tensor that the optimizer keeps
+    /// for the parameter at PATH, and `ema/PATH` for its average.
     pub tensors: Vec<(String, TensorData)>,
-    /// Parts of such tensors, of which the rest is in other shares.
+    /// Parts of tensors; the rest is in other shares.
     pub parts: Vec<StatePart>,
-    /// The numbers that an optimizer keeps, under names like those of its tensors, and
-    /// `loss_scale/NAME` and `ema/updates`.
+    /// Scalars of the optimizer under names like those of its tensors, `loss_scale/NAME` and
+    /// `ema/updates`.
     pub scalars: BTreeMap<String, Value>,
-    /// The names of tensors of the model that training leaves as they are. They may be infinite, as
-    /// masks are.
+    /// Names of the model's tensors that training does not change. They may be infinite, as masks
+    /// are.
     pub fixed: BTreeSet<String>,
 }
 
@@ -48,15 +50,15 @@ pub struct StateValues {
 pub struct StatePart {
     /// Name of the tensor.
     pub name: String,
-    /// Its shape.
+    /// Shape of the whole tensor.
     pub shape: Vec<usize>,
-    /// The first of its elements that is in this part.
+    /// Index of the first element in this part.
     pub start: usize,
     /// The values, flat.
     pub data: TensorData,
 }
 
-/// The same elements under another shape, which must have as many.
+/// The same elements in another shape with as many elements.
 pub(crate) fn reshaped(data: TensorData, shape: Vec<usize>) -> TensorData {
     if data.num_elements() != shape.iter().product::<usize>() {
         return data;
@@ -65,34 +67,34 @@ pub(crate) fn reshaped(data: TensorData, shape: Vec<usize>) -> TensorData {
     TensorData::from_bytes(bytes, shape, dtype)
 }
 
-/// Where the state of a training is read from.
+/// A saved state to read from.
 pub trait StateSourceRead {
     /// The names of all tensors.
     fn names(&self) -> Vec<String>;
 
-    /// The values of a tensor, by a name that [`names`](Self::names) gave.
+    /// Reads a tensor, by a name that [`names`](Self::names) returned.
     ///
     /// # Errors
-    /// Why they cannot be read, for people.
+    /// Returns the reason as a message.
     fn read(&self, name: &str) -> Result<TensorData, String>;
 
     /// The shape of a tensor.
     ///
     /// # Errors
-    /// Why it is not known, for people.
+    /// Returns the reason as a message.
     fn shape(&self, name: &str) -> Result<Vec<usize>, String>;
 
-    /// Some elements of a tensor, flat, in the order in which they are stored.
+    /// Reads some elements of a tensor, flat, in storage order.
     ///
     /// # Errors
-    /// Why they cannot be read, for people.
+    /// Returns the reason as a message.
     fn read_part(&self, name: &str, elements: Range<usize>) -> Result<TensorData, String>;
 
-    /// All numbers.
+    /// All scalars.
     fn scalars(&self) -> &BTreeMap<String, Value>;
 }
 
-/// What this rank owns of a tensor that is as large as `parameter`.
+/// Reads this rank's part of a tensor with as many elements as `parameter`.
 pub(super) fn read_owned(
     source: &dyn StateSourceRead,
     name: &str,
@@ -116,7 +118,7 @@ pub(super) fn read_owned(
     }
 }
 
-/// The numbers that were saved under `prefix`.
+/// The scalars under `prefix`.
 pub(super) fn scalars(source: &dyn StateSourceRead, prefix: &str) -> BTreeMap<String, Value> {
     let named = |(name, value): (&String, &Value)| {
         let name = name.strip_prefix(prefix)?.strip_prefix('/')?;
@@ -129,12 +131,12 @@ pub(super) fn model_name(path: &str) -> String {
     format!("model/{path}")
 }
 
-/// The path in the model of the tensor `name`, if it is one of the model's.
+/// The path of the tensor `name` in the model, if it belongs to the model.
 pub(super) fn model_path(name: &str) -> Option<&str> {
     name.strip_prefix("model/")
 }
 
-/// `name` is as the optimizer flattened it, below [`ROOT`].
+/// The full name of an optimizer tensor. `name` is the optimizer's own, below [`ROOT`].
 fn optimizer_name(path: &str, name: &str) -> String {
     let leaf = name.strip_prefix(ROOT).unwrap_or(name);
     format!("optimizer/{path}/{}", leaf.trim_start_matches('.'))

@@ -1,5 +1,4 @@
-//! Puts saved state into an optimizer: a fused one takes the values, Burn's build their own from
-//! them.
+//! Restores optimizer state: a fused optimizer takes the values, Burn's build their own from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,10 +13,11 @@ use crate::parallel::groups::StepRule;
 use crate::parallel::optimizer::{Kept, OptimizerState};
 use crate::parallel::{ParallelError, ParameterSpec};
 
-/// Rebuilds the state that the optimizer has of what this rank owns from `source`; a parameter of
-/// which it has nothing starts without. Of parameters that are `cut` over the ranks, Burn's
-/// element-wise optimizers see the part that this rank owns, flat; of others the whole in its
-/// shape.
+/// Rebuilds this rank's optimizer state from `source`. A parameter that `source` has no state for
+/// starts without.
+///
+/// If parameters are `cut` over the ranks, Burn's element-wise optimizers see this rank's part,
+/// flat; others see the whole parameter in its shape.
 pub(in crate::parallel) fn restore_optimizer(
     (parameters, owned): (&[ParameterSpec], &[Range<usize>]),
     optimizer: &mut OptimizerState,
@@ -48,7 +48,7 @@ pub(in crate::parallel) fn restore_optimizer(
     Ok(())
 }
 
-/// What a source has of the optimizer's state of one parameter.
+/// The saved optimizer state of one parameter.
 struct Saved<'a> {
     parameter: &'a ParameterSpec,
     source: &'a dyn StateSourceRead,
@@ -137,7 +137,7 @@ impl<'a> Saved<'a> {
             false => self.parameter.shape.len(),
         };
         let in_double = self.parameter.dtype == crate::DType::F64;
-        // An optimizer leaves out what it does not know, so what it made of it is looked at.
+        // An optimizer ignores unknown values, so its result is checked.
         let rebuilt = crate::contained::run(|| {
             let optimizer = &choice.optimizer;
             let rebuilt = match choice.in_double.filter(|_| in_double) {
@@ -158,7 +158,7 @@ impl<'a> Saved<'a> {
         let rebuilt = rebuilt.ok().flatten();
         let (rebuilt, is_double) = rebuilt.ok_or_else(another_optimizer)?;
         if in_double && !is_double {
-            // The next step would mix the types, and digits are lost already.
+            // The next step would mix types, and digits are already lost.
             return Err(
                 "the parameter is f64, and its optimizer reads its state as f32: use one of Burn's \
                  configurations, or an optimizer that reads it as it was saved"
@@ -169,7 +169,7 @@ impl<'a> Saved<'a> {
     }
 }
 
-/// The tag of whole numbers in the state of Burn's optimizers; that of fused ones has plain
+/// The tag of whole numbers in the state of Burn's optimizers. Fused optimizers store plain
 /// numbers.
 const TAG: &str = "UInt";
 

@@ -1,4 +1,4 @@
-//! Puts saved parameters and buffers into a model.
+//! Restores saved parameters and buffers into a model.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,8 +11,8 @@ use crate::flat;
 use crate::parallel::replicas::AutodiffPlace;
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
 
-/// Replaces all tensors of `model` by those of `source`, but leaves trainable parameters alone if
-/// they are `elsewhere`.
+/// Replaces all tensors of `model` by those of `source`, except trainable parameters if they are
+/// `elsewhere`.
 pub(in crate::parallel) fn restore_model<M: Module>(
     model: M,
     source: &dyn StateSourceRead,
@@ -41,7 +41,7 @@ pub(in crate::parallel) fn restore_model<M: Module>(
 
 struct Put<'a> {
     path: Vec<String>,
-    /// Type of what holds the field that was entered last.
+    /// Type of the container entered last.
     container: String,
     source: &'a dyn StateSourceRead,
     elsewhere: bool,
@@ -51,7 +51,7 @@ struct Put<'a> {
 }
 
 impl Put<'_> {
-    /// The values for a tensor of this shape and type, unless something went wrong before.
+    /// The values for a tensor of this shape and type, unless an earlier tensor failed.
     fn values(&mut self, own: &TensorDescription) -> Option<TensorData> {
         if self.outcome.is_err() {
             return None;
@@ -82,8 +82,8 @@ impl Put<'_> {
 /// Shape and element type.
 type TensorDescription = (Vec<usize>, DType);
 
-/// Whether values of one type are values of another. How it stores booleans is a device's own
-/// business.
+/// Whether values of one type can replace those of the other. Each device stores booleans in its
+/// own way.
 fn is_same_type(one: DType, other: DType) -> bool {
     one == other || (one.is_bool() && other.is_bool())
 }
@@ -138,7 +138,7 @@ impl ModuleMapper for Put<'_> {
     }
 }
 
-/// What this rank owns of the parameters themselves, on `device`.
+/// This rank's pieces of the parameters, on `device`.
 pub(in crate::parallel) fn restore_pieces(
     (parameters, owned): (&[ParameterSpec], &[Range<usize>]),
     device: &Device,

@@ -1,4 +1,4 @@
-//! Takes a rank's share of the state out of a training that goes on.
+//! Takes a rank's share of the state while training goes on.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,33 +15,32 @@ use crate::parallel::optimizer::{Kept, OptimizerState};
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
 use crate::shard;
 
-/// Reads one tensor's values; moves to another thread before it does.
+/// Reads one tensor's values. It may move to another thread first.
 type Read = Box<dyn FnOnce() -> Result<TensorData, ExecutionError> + Send>;
 
-/// This rank's share of the state of a training, as it was at one step: every element is in the
-/// share of one rank.
+/// This rank's share of the state of a training at one step.
 ///
-/// Taking it copies nothing; [`read`](Self::read) does, in any thread, while training goes on. On a
-/// GPU it is read when it is taken.
+/// Every element is in one rank's share. Taking it copies nothing; [`read`](Self::read) copies in
+/// any thread while training goes on. On a GPU the values are read when the share is taken.
 pub struct StateShare {
     model: Vec<Taken>,
     states: Vec<(Owned, StepRule, DynState)>,
-    /// What is owned, with the names of the tensors.
+    /// The owned elements, with the names of their tensors.
     parts: Vec<(String, Owned, Tensor<1>)>,
     scalars: BTreeMap<String, Value>,
-    /// Everything, where it has been read already.
+    /// All values, if they have been read.
     settled: Option<Result<StateValues, ParallelError>>,
 }
 
 /// A tensor of the model.
 struct Taken {
     path: String,
-    /// Whether training leaves it as it is.
+    /// Whether training leaves it unchanged.
     is_fixed: bool,
     read: Read,
 }
 
-/// The elements of a parameter that something belongs to.
+/// Elements of a parameter that a tensor belongs to.
 #[derive(Clone)]
 struct Owned {
     path: String,
@@ -66,7 +65,7 @@ impl StateValues {
 }
 
 impl StateShare {
-    /// Nothing: what this rank has is in another rank's share.
+    /// An empty share: another rank's share has what this rank holds.
     pub(in crate::parallel) fn nothing() -> Self {
         Self {
             model: Vec::new(),
@@ -77,14 +76,14 @@ impl StateShare {
         }
     }
 
-    /// Adds numbers under a name of their own.
+    /// Adds scalars under the prefix `prefix`.
     pub(in crate::parallel) fn add_scalars(&mut self, prefix: &str, scalars: Vec<(String, Value)>) {
         let named = |(name, value)| (format!("{prefix}/{name}"), value);
         self.scalars.extend(scalars.into_iter().map(named));
     }
 
-    /// Reads the values now, into memory of their own: what a GPU gives may be a view of its
-    /// memory, where the next steps change it.
+    /// Reads the values now and copies them. A value from a GPU may be a view of memory that the
+    /// next steps change.
     pub(in crate::parallel) fn settle(self) -> Self {
         let own = |data: &mut TensorData| {
             let bytes = data.as_bytes().to_vec();
@@ -104,7 +103,7 @@ impl StateShare {
     /// Reads the values from the device.
     ///
     /// # Errors
-    /// A tensor whose values the device does not give.
+    /// Fails if the device cannot return a tensor's values.
     pub fn read(self) -> Result<StateValues, ParallelError> {
         if let Some(settled) = self.settled {
             return settled;
@@ -149,7 +148,7 @@ impl StateShare {
             for (name, data) in sink.tensors {
                 let name = optimizer_name(&place.path, &name);
                 match whole {
-                    // Of any shape, such as the rows' and columns' factors of Adafactor.
+                    // It may have any shape, such as the row and column factors of Adafactor.
                     true => values.tensors.push((name, data)),
                     false => values.push(name, &place, data),
                 }
@@ -164,28 +163,29 @@ impl StateShare {
     }
 }
 
-/// What a training consists of, apart from its model.
+/// The state of a training apart from its model.
 pub(in crate::parallel) struct Whole<'a> {
     pub(in crate::parallel) parameters: &'a [ParameterSpec],
     pub(in crate::parallel) optimizer: &'a OptimizerState,
     pub(in crate::parallel) ema: Option<&'a Ema>,
-    /// What this rank owns of every parameter, if state is sharded.
+    /// This rank's part of every parameter, if state is sharded.
     pub(in crate::parallel) owned: Option<&'a [Range<usize>]>,
-    /// Their values, if they are not in the model.
+    /// Values of the parameters, if they are not in the model.
     pub(in crate::parallel) pieces: Option<Vec<Tensor<1>>>,
 }
 
-/// Takes the share of `rank` among `size` ranks. What all ranks have is divided by whole
-/// parameters; of what is sharded every rank has its shard. Buffers go to rank 0, whose values
-/// count.
+/// Takes the share of `rank` among `size` ranks.
+///
+/// State that all ranks have is divided by whole parameters. Of sharded state every rank has its
+/// shard. Rank 0's values of buffers count, so rank 0 has them.
 pub(in crate::parallel) fn share<M: Module>(
     model: &M,
     whole: &Whole<'_>,
     rank: usize,
     size: usize,
 ) -> StateShare {
-    // Running statistics keep the last update apart from their value until they are next read.
-    // `valid` folds it in, in the state that the model shares with its copy.
+    // Running statistics keep the last update apart from their value until the next read. `valid`
+    // folds it into the state that the model shares with its copy.
     drop(model.valid());
     let sizes = whole.parameters.iter().map(ParameterSpec::num_elements);
     let owners = shard::divide(&sizes.collect::<Vec<_>>(), size);
@@ -207,7 +207,7 @@ pub(in crate::parallel) fn share<M: Module>(
             None if owners.get(index) == Some(&rank) => 0..parameter.num_elements(),
             None => 0..0,
         };
-        // An empty parameter is the business of rank 0.
+        // Rank 0 has the empty parameters.
         if !elements.is_empty() || (parameter.num_elements() == 0 && rank == 0) {
             share.push(index, parameter, elements, whole);
         }
@@ -257,11 +257,11 @@ impl StateShare {
 
 struct Take<'a> {
     path: Vec<String>,
-    /// Type of what holds the field that was entered last.
+    /// Type of the container entered last.
     container: String,
     mine: &'a dyn Fn(usize) -> bool,
     buffers: bool,
-    /// Index of the trainable parameter that is visited next.
+    /// Index of the next trainable parameter in visit order.
     next: usize,
     taken: Vec<Taken>,
 }
