@@ -1,4 +1,4 @@
-//! `boundary`: the identity a model applies to the activation that enters a block.
+//! `boundary`: marks the activation that enters a block of a model.
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -12,22 +12,22 @@ use burn::tensor::{GradientCheckpointingStrategy, Tensor};
 use super::{depth, rung};
 use crate::backend::{implement, operation};
 
-/// Marks `activation` as what enters a block of the model, and returns it unchanged.
+/// Marks `activation` as the input of a block of the model, and returns it unchanged.
 ///
 /// Call it once at the entry of every block (a residual block, a transformer layer, a stage of a
-/// plain network), on the activation the block's output depends on. Gradients of the parameters
-/// read after it are then handed to the communication as soon as backward leaves the block, and
-/// not at the end. A model without boundaries trains just as well, without that overlap.
+/// plain network), on the activation that the block's output depends on. Gradients of parameters
+/// read after it are sent as soon as backward leaves the block, instead of at the end. A model
+/// without boundaries trains equally well, but communication does not overlap with backward.
 ///
-/// Where the device recomputes activations in backward, those that it is applied to are kept.
+/// If the device recomputes activations in backward, marked activations are kept.
 ///
-/// Outside distributed training this does nothing, so models may call it unconditionally.
+/// Outside distributed training it does nothing, so models may call it unconditionally.
 pub fn boundary<const D: usize>(activation: Tensor<D>) -> Tensor<D> {
     if !depth::hooks_in_use() {
         return activation;
     }
     if !activation.is_tracked() {
-        // A second input enters the model: what came before is no measure for what follows.
+        // A second input enters the model: its depth is unrelated to the activations before it.
         depth::set(0);
         return activation;
     }
@@ -38,8 +38,8 @@ pub fn boundary<const D: usize>(activation: Tensor<D>) -> Tensor<D> {
 
 operation! {
     pub(super) trait BoundaryOp: Backend {
-        /// Identity, after which hooks lie above `activation`. If it `keeps` that, backward does
-        /// not compute it again.
+        /// The identity, with `activation` below the hooks that follow. If it `keeps` the
+        /// activation, backward does not recompute it.
         fn boundary(activation: FloatTensor<Self>, keeps: bool) -> FloatTensor<Self>;
     }
 }
@@ -64,7 +64,7 @@ impl<B: BoundaryOp, C: CheckpointStrategy> BoundaryOp for Autodiff<B, C> {
     }
 }
 
-/// The same, from which operations behind it are computed again.
+/// The identity that keeps `activation`; operations behind it are recomputed from there.
 fn kept<B: Backend, C: CheckpointStrategy>(
     activation: FloatTensor<Autodiff<B, C>>,
 ) -> FloatTensor<Autodiff<B, C>> {

@@ -1,5 +1,5 @@
-//! The depth in the graph that gradient hooks take, one per thread: that of the activation which
-//! entered the current block. No result depends on it, only when gradients are handed over.
+//! The graph depth for gradient hooks, one per thread: the depth of the activation that entered the
+//! current block. It decides only when gradients are handed over, never a result.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ thread_local! {
     static CURRENT: Cell<Current> = Cell::default();
 }
 
-/// Remembers the depth of an activation for the hooks that follow on this thread.
+/// Sets the depth for the hooks that follow on this thread.
 pub(super) fn set(depth: usize) {
     CURRENT.set(Current {
         depth,
@@ -26,8 +26,7 @@ pub(super) fn hooks_in_use() -> bool {
     CURRENT.get().hooks_in_use
 }
 
-/// The depth above which a hook is to lie; 0, the end of backward, where no activation has entered
-/// a block.
+/// The depth above which a hook lies. 0, the end of backward, if no activation has entered a block.
 pub(super) fn for_hook() -> usize {
     let depth = CURRENT.get().depth;
     CURRENT.set(Current {
@@ -37,7 +36,7 @@ pub(super) fn for_hook() -> usize {
     depth
 }
 
-/// Forgets everything: a forward pass begins, or has ended.
+/// Resets the depth: a forward pass begins or has ended.
 pub(crate) fn forget() {
     CURRENT.set(Current::default());
 }

@@ -1,4 +1,4 @@
-//! Where a model that trains in a low precision reads its parameters as they are.
+//! `full_precision`: reads parameters without the cast of mixed precision.
 
 use std::cell::Cell;
 
@@ -6,13 +6,13 @@ thread_local! {
     static FULL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `read` so that the parameters it reads are not cast to the low precision that the model
-/// trains in: for the layers of a model that must compute in `f32`, such as normalizations.
+/// Runs `read` with parameters in their own type instead of the model's low precision.
 ///
-/// Such a layer casts its input to the type of its parameters and its result back. Without mixed
-/// precision this changes nothing, so models may call it unconditionally.
+/// For layers that must compute in `f32`, such as normalizations. The layer casts its input to the
+/// type of its parameters, and its result back. Without mixed precision this changes nothing, so
+/// models may call it unconditionally.
 pub fn full_precision<R>(read: impl FnOnce() -> R) -> R {
-    // Also when `read` panics, which a caller may catch.
+    // Restored also if `read` panics, because a caller may catch the panic.
     struct Restore(bool);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -23,7 +23,7 @@ pub fn full_precision<R>(read: impl FnOnce() -> R) -> R {
     read()
 }
 
-/// Whether [`full_precision`] is in force on this thread.
+/// Whether this thread is inside [`full_precision`].
 pub(super) fn is_in_force() -> bool {
     FULL.get()
 }

@@ -1,10 +1,9 @@
-//! `gather`: reads a parameter that lives elsewhere, as a shard on every rank.
+//! `gather`: reads a parameter that lives as a shard on every rank.
 //!
-//! The module holds a placeholder: one element that pretends to have the parameter's shape. What
-//! comes out of the operation is the whole parameter. It is memory bound in Burn's terms:
-//! operations that need it again in backward do not keep it but let it be gathered once more, so a
-//! layer's weights are there only while the layer computes. Its gradient goes to the sink, as with
-//! `grad_hook`.
+//! The module holds a placeholder: one element that pretends to have the parameter's shape. The
+//! operation returns the whole parameter. It is memory bound in Burn's terms: operations that need
+//! it again in backward do not keep it but gather it again, so a layer's weights exist only while
+//! the layer computes. Its gradient goes to the sink, as with `grad_hook`.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
@@ -23,17 +22,17 @@ use super::sink::{GradientSink, ParameterSource, Use};
 use super::{depth, rung};
 use crate::backend::{implement, operation};
 
-/// What the operation has to know of its parameter.
+/// The parameter to gather, and its source.
 #[derive(Clone, Debug)]
 pub(super) struct Fetch {
     parameter: usize,
-    /// As a graph that nobody uses any more may still have this.
+    /// Weak, because an unused graph may outlive the source.
     source: Weak<dyn ParameterSource>,
 }
 
 operation! {
     pub(super) trait GatherOp: Backend {
-        /// The whole parameter that `placeholder` stands for, above a depth of the graph.
+        /// The whole parameter behind `placeholder`, above `depth` in the graph.
         fn gather(
             placeholder: FloatTensor<Self>,
             depth: usize,
@@ -71,7 +70,7 @@ where
             let flat = flat.try_into_primitive::<B>();
             flat.map_or(placeholder, |flat| B::float_reshape(flat, shape))
         }
-        // The source remembers why, and the step will report it.
+        // The source remembers the reason, and the step reports it.
         _ => placeholder,
     }
 }
@@ -109,7 +108,7 @@ where
             fetch: fetch.clone(),
             backend: PhantomData,
         };
-        // Whatever the strategy of the device: weights are never kept for backward.
+        // Weights are never kept for backward, whatever the device's strategy.
         let nodes = [placeholder.node(), rung::at(depth)];
         let prepared = Backward::<B, 2>::prepare::<BalancedCheckpointing>(GradHookBackward, nodes)
             .memory_bound()

@@ -1,7 +1,7 @@
-//! `grad_hook`: the identity on a parameter that hands its gradient over during backward.
+//! `grad_hook`: the identity on a parameter, which passes its gradient on during backward.
 //!
-//! It reaches the parameters of an unmodified module through Burn's reparameterization: reading
-//! a parameter's value applies the hook.
+//! Burn's reparameterization applies it in an unmodified module whenever a layer reads the
+//! parameter.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::backend::{implement, operation};
 
 operation! {
     pub(super) trait GradHookOp: Backend {
-        /// Identity on `parameter`, above a depth of the graph.
+        /// The identity on `parameter`, above `depth` in the graph.
         fn grad_hook(parameter: FloatTensor<Self>, depth: usize, usage: Arc<Use>) -> FloatTensor<Self>;
     }
 }
@@ -81,8 +81,8 @@ where
             }
             return;
         };
-        // Not registered for the parameter as well: the sink owns the gradient alone, so it can
-        // read it without a copy.
+        // The gradient is not registered for the parameter too: the sink is its only owner and
+        // reads it without a copy.
         let collected = catch_unwind(AssertUnwindSafe(|| {
             let flat = Shape::new([gradient.shape().num_elements()]);
             let gradient = Tensor::from_primitive::<B>(B::float_reshape(gradient, flat));
@@ -100,7 +100,7 @@ pub(super) fn apply<const D: usize>(
     sink: &Arc<dyn GradientSink>,
     index: usize,
 ) -> Tensor<D> {
-    // Evaluation on a plain device, or a parameter that was frozen: nothing to wait for.
+    // Evaluation on a plain device or a frozen parameter: no gradient follows.
     if !parameter.is_tracked() {
         return parameter;
     }
@@ -109,22 +109,22 @@ pub(super) fn apply<const D: usize>(
     Tensor::from_dispatch(Dispatch::grad_hook(parameter, depth::for_hook(), usage))
 }
 
-/// What is done with one parameter of a module when it is read.
+/// Operations on one parameter of a module when a layer reads it.
 #[derive(Module, Debug)]
 pub(crate) struct GradHook {
-    /// Where its gradient goes, and its index there; frozen parameters have none.
+    /// The sink of its gradient, and its index there; `None` if it is frozen.
     #[module(skip)]
     hook: Option<(Arc<dyn GradientSink>, usize)>,
-    /// The type it is cast to.
+    /// The type to cast it to.
     #[module(skip)]
     cast: Option<FloatDType>,
-    /// Where its values are, if not in the module.
+    /// Source of its values, if they are not in the module.
     #[module(skip)]
     source: Option<Arc<dyn ParameterSource>>,
 }
 
 impl GradHook {
-    /// Only casts.
+    /// A hook that only casts.
     pub(crate) fn cast(dtype: FloatDType) -> Self {
         Self {
             hook: None,
@@ -150,8 +150,8 @@ impl Reparameterization for GradHook {
     }
 }
 
-/// Attaches a hook to every trainable parameter of a module, numbered in visit order, and casts all
-/// its `f32` parameters, frozen ones too, where they are read.
+/// Attaches a hook to every trainable parameter of a module, numbered in visit order. It also casts
+/// all `f32` parameters, frozen ones too, when a layer reads them.
 ///
 /// Running statistics are visited like parameters, but read without a reparameterization.
 #[derive(Debug)]
@@ -163,7 +163,7 @@ pub(crate) struct GradHooks {
 }
 
 impl GradHooks {
-    /// `source` gives the values of the trainable parameters, where the module has none.
+    /// `source` provides the values of trainable parameters if the module has none.
     pub(crate) fn new(
         sink: Arc<dyn GradientSink>,
         cast: Option<FloatDType>,

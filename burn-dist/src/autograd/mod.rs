@@ -1,21 +1,25 @@
-//! What this library adds to Burn's autodiff: a differentiable identity that tells when a
-//! parameter's gradient is complete, while the rest of backward is still running.
+//! Additions to Burn's autodiff: gradients handed over while backward runs, sharded parameters,
+//! sums over ranks.
 //!
-//! Burn executes a backward pass by the depth of each operation in the graph. An operation on a
-//! parameter alone sits at the bottom of it and would only be reached at the very end. So a hook
-//! takes a second input, a *rung* as deep as the activation that entered the current block, which
-//! [`boundary`] remembers. The hook then lies one level above the block's input and fires as soon
-//! as the block's own gradients are done. A rung is not tracked: it gives the hook its depth, and
-//! makes nothing else a part of the graph.
+//! Burn runs backward by the depth of each operation in the graph. An operation on a parameter
+//! alone is at the bottom and would run last. So a hook takes a second input, a *rung* as deep as
+//! the activation that entered the current block ([`boundary`] remembers it). The hook then lies
+//! one level above the block's input and fires as soon as the block's gradients are done. A rung is
+//! not tracked: it gives the hook its depth and adds nothing else to the graph.
 //!
-//! One file per operation: `boundary`, `grad_hook`, `gather`, a hook on a parameter that lives
-//! elsewhere and is fetched when it is read, and `rank_sum`, a sum over ranks in the middle of a
-//! model. Each is a Burn backend extension, implemented for the plain backends (where the first two
-//! are the identity) and for `Autodiff` around them.
+//! | file | operation |
+//! |---|---|
+//! | `boundary` | marks the input of a block |
+//! | `grad_hook` | hands over a parameter's gradient |
+//! | `gather` | a hook on a sharded parameter, which is gathered when a layer reads it |
+//! | `rank_sum` | sums over ranks in the middle of a model |
 //!
-//! A module of a model can have one reparameterization only, so the one that applies the hook also
-//! casts parameters for mixed precision: what a layer reads is `cast(hook(master))`, and the
-//! gradient that the hook hands over is that of the master.
+//! Each operation is a Burn backend extension. It is implemented for the plain backends (where the
+//! first two are the identity) and for `Autodiff` around them.
+//!
+//! A module can have only one reparameterization, so the hook also casts parameters for mixed
+//! precision. A layer reads `cast(hook(master))`, and the hook hands over the gradient of the
+//! master.
 
 mod boundary;
 mod depth;

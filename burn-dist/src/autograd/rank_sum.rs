@@ -1,5 +1,5 @@
-//! `sum_over_ranks`: a sum over all ranks in the middle of a model, for normalizations whose
-//! statistics are those of the global batch. Its gradient is such a sum as well.
+//! `sum_over_ranks`: a differentiable sum over all ranks in the middle of a model, for
+//! normalizations that use statistics of the global batch.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,20 +20,19 @@ thread_local! {
     static CURRENT: RefCell<Option<Sums>> = const { RefCell::new(None) };
 }
 
-/// The sum of `x` over all ranks, where a model is trained with
-/// [`sync_batch_norm`](crate::parallel::ParallelOptions::sync_batch_norm); `x` itself elsewhere, so
-/// models may call it unconditionally.
+/// Sums `x` over all ranks if the model trains with
+/// [`sync_batch_norm`](crate::parallel::ParallelOptions::sync_batch_norm); otherwise returns `x`.
 ///
-/// All ranks call it in the same order, with tensors of the same shape, on the thread on which
-/// [`model`](crate::parallel::Parallel::model) was called and before the loss's backward; plain
-/// copies of the model that are evaluated there in between sum, too, unless they were made in
-/// between. The gradient of `x` is the sum of those that the ranks have for the result: with
-/// gradients of parameters that are averaged over ranks as ever, that is the gradient of the mean
-/// of all losses.
+/// Models may call it unconditionally. All ranks call it in the same order with tensors of the same
+/// shape, on the thread that called [`model`](crate::parallel::Parallel::model) and before the
+/// loss's backward. Plain copies evaluated on this thread in between sum too, unless they were made
+/// in between.
 ///
-/// The sum goes through host memory, and whoever calls waits for the other ranks: it is meant for
-/// few numbers. Should it fail, the next [`backward`](crate::parallel::Parallel::backward) says
-/// why.
+/// The gradient of `x` is the sum over ranks of the gradients of the result. Together with averaged
+/// parameter gradients this is the gradient of the mean of all losses.
+///
+/// The sum goes through host memory and waits for the other ranks, so use it for few elements. If
+/// it fails, the next [`backward`](crate::parallel::Parallel::backward) returns the error.
 pub fn sum_over_ranks<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let Some(sums) = current() else {
         return x;
@@ -45,7 +44,7 @@ pub fn sum_over_ranks<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     }
 }
 
-/// Whether [`sum_over_ranks`] adds anything up on this thread.
+/// Whether [`sum_over_ranks`] sums anything on this thread.
 pub fn sums_over_ranks() -> bool {
     current().is_some()
 }
@@ -55,13 +54,12 @@ fn current() -> Option<Sums> {
     current.there().is_some().then_some(current)
 }
 
-/// What [`sum_over_ranks`] sums over from now on, on this thread.
+/// Sets the ranks that [`sum_over_ranks`] sums over on this thread.
 pub(crate) fn set(sums: Option<&RankSums>) {
     CURRENT.set(sums.map(RankSums::to_sum));
 }
 
-/// [`sum_over_ranks`] sums over `sums` no more, on this thread; over others, of another model, it
-/// does.
+/// Stops [`sum_over_ranks`] from summing over `sums` on this thread. Sums of another model stay.
 pub(crate) fn unset(sums: &RankSums) {
     CURRENT.with_borrow_mut(|current| {
         if current.as_ref().is_some_and(|current| sums.is(current)) {
@@ -74,19 +72,20 @@ pub(crate) fn unset(sums: &RankSums) {
 #[derive(Debug)]
 pub(crate) struct RankSums(Arc<Summing>);
 
-/// The same for a thread, and for a graph, which may still be there when nobody trains any more.
+/// A weak reference for threads and graphs, which may outlive the training.
 #[derive(Clone, Debug)]
 pub(super) struct Sums(Weak<Summing>);
 
 #[derive(Debug)]
 struct Summing {
-    /// Of its own: others travel while a model computes, in another order on each rank.
+    /// A group of its own: other collectives run while a model computes, in a different order on
+    /// each rank.
     group: ProcessGroup,
     failure: Mutex<Option<Error>>,
 }
 
 impl RankSums {
-    /// Of all ranks of `group`. A collective call.
+    /// Sums over all ranks of `group`. A collective call.
     pub(crate) fn over(group: &ProcessGroup) -> Result<Self, Error> {
         Ok(Self(Arc::new(Summing {
             group: group.split(0, group.rank() as u64)?,
@@ -94,7 +93,7 @@ impl RankSums {
         })))
     }
 
-    /// Why a sum failed, if one did.
+    /// Returns the error of a failed sum, if any.
     pub(crate) fn failure(&self) -> Result<(), Error> {
         self.0.lock().take().map_or(Ok(()), Err)
     }
@@ -113,7 +112,7 @@ impl Sums {
         self.0.upgrade()
     }
 
-    /// The sum, or `x` if that fails.
+    /// The sum, or `x` if the sum fails.
     fn of<B: Backend>(&self, x: FloatTensor<B>) -> FloatTensor<B>
     where
         DispatchTensor: DispatchKindConversion<B>,
@@ -143,7 +142,7 @@ impl Summing {
         }
     }
 
-    /// The sum, or `x` if that fails.
+    /// The sum, or `x` if the sum fails.
     fn of<B: Backend>(&self, x: FloatTensor<B>) -> FloatTensor<B>
     where
         DispatchTensor: DispatchKindConversion<B>,
@@ -162,7 +161,7 @@ impl Summing {
         match sum {
             Ok(data) => B::float_reshape(B::float_from_data(data, &device), shape),
             Err(error) => {
-                // It may be this rank's alone, and the others are waiting.
+                // The error may be this rank's alone, and the others wait.
                 self.group.abort(&error.to_string());
                 self.lock().get_or_insert(error);
                 x
@@ -190,8 +189,7 @@ impl<B: RankSumOp, C: CheckpointStrategy> RankSumOp for Autodiff<B, C> {
     fn rank_sum(x: FloatTensor<Self>, sums: Sums) -> FloatTensor<Self> {
         let (primitive, node) = x.into_parts();
         let sum = B::rank_sum(primitive, sums.clone());
-        // Compute bound: under gradient checkpointing it is kept, and no rank adds up again in
-        // backward.
+        // Compute bound: gradient checkpointing keeps the sum, so no rank sums again in backward.
         match RankSumBackward
             .prepare::<C>([node])
             .compute_bound()

@@ -1,8 +1,8 @@
 //! Nodes of Burn's graph that give an operation a depth and nothing else.
 //!
-//! Backward goes through the graph by depth: one more than that of the deepest input. An input that
-//! is not tracked counts for this, and is not followed. So a ladder of such nodes, each on the one
-//! before, has one for every depth; it is built once on each thread, as far as it is needed.
+//! Backward visits the graph by depth: one more than that of the deepest input. An untracked input
+//! counts for the depth and is not followed. Each thread builds a ladder of such nodes, one for
+//! every depth, as far as it needs.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write};
@@ -14,14 +14,14 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{AutodiffBackend, Backend, Flex};
 use burn::tensor::{DType, Shape};
 
-/// Depths beyond this are taken for this one.
+/// Largest depth; deeper nodes count as this deep.
 const MOST: usize = 1 << 14;
 
 thread_local! {
     static LADDER: RefCell<Vec<FloatTensor<Autodiff<Flex>>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A node of this depth, as an input of an operation, which will lie one deeper.
+/// A node of this depth. An operation with it as input lies one deeper.
 pub(super) fn at(depth: usize) -> NodeGuard {
     let depth = depth.min(MOST);
     LADDER.with_borrow_mut(|ladder| {
@@ -40,24 +40,23 @@ fn number() -> FlexTensor {
     FlexTensor::zeros(Shape::new([1]), DType::F32)
 }
 
-/// Any operation does.
+/// Any operation will do.
 fn above<B: Backend>(rung: FloatTensor<B>) -> FloatTensor<B> {
     B::float_neg(rung)
 }
 
-/// How deep a node lies. Burn keeps that in every node, and shows it in what [`fmt::Debug`] writes
-/// alone; 0 if it is not found there.
+/// Depth of a node. Burn shows it only in the output of [`fmt::Debug`]; 0 if it is not found there.
 pub(super) fn depth_of(node: &NodeGuard) -> usize {
     let mut reader = Reader::default();
-    // Ends with an error when it has been read: nothing behind it is written.
+    // `write!` fails once the depth is read, so that the rest is not written.
     let _ = write!(reader, "{node:?}");
     reader.depth
 }
 
-/// Reads the number behind [`Reader::NAME`].
+/// Reads the number after [`Reader::NAME`].
 #[derive(Default)]
 struct Reader {
-    /// How much of the name the last bytes are.
+    /// Length of the part of the name that the last bytes match.
     matched: usize,
     depth: usize,
 }

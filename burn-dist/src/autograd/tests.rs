@@ -36,7 +36,7 @@ impl Blocks {
     }
 }
 
-/// Writes down what the hooks say.
+/// Records the calls of the hooks.
 #[derive(Debug, Default)]
 struct Recorder {
     collecting: AtomicBool,
@@ -129,7 +129,7 @@ fn gradients(model: &Blocks, loss: Tensor<1>) -> Vec<Option<Vec<u8>>> {
     collect.1
 }
 
-/// Notes in a recorder when backward reaches the activation it is applied to.
+/// Notes in a recorder when backward reaches its activation.
 #[derive(Debug)]
 struct Marker {
     recorder: Arc<Recorder>,
@@ -253,8 +253,8 @@ fn an_activation_that_the_loss_does_not_depend_on_is_no_part_of_backward() {
     let plain = Blocks::new(&device());
     let sink = Recorder::new(true);
     let model = hooked(&plain, &sink);
-    // The head is read behind a boundary of the branch that it is cut off from, in which a gradient
-    // of zero would become none at all: a root of zero.
+    // The head is read after a boundary of a detached branch. In that branch a gradient of zero
+    // would become NaN: the derivative of a root of zero.
     let detached = |model: &Blocks| {
         let x = boundary(model.stem.forward(input()));
         let x = boundary(model.blocks[1].forward(x.mul_scalar(0.0).sqrt()));
@@ -288,7 +288,7 @@ fn what_another_forward_pass_of_the_thread_has_left_is_no_part_of_backward() {
     let sink = Recorder::new(true);
     let model = hooked(&plain, &sink);
     let expected = gradients(&plain, plain.forward(input()).square().mean());
-    // Both of the same model, without taking it anew.
+    // Both use the same model, without taking it again.
     let [first, second] = [(); 2].map(|()| model.forward(input()).square().mean());
     for loss in [first, second] {
         sink.collected.lock().unwrap().clear();
@@ -310,7 +310,7 @@ fn a_panic_while_collecting_stays_inside() {
     assert!(reasons[0].ends_with("collecting fails"), "{}", reasons[0]);
 }
 
-/// Holds the values of a model elsewhere, and writes down who reads which.
+/// Holds the values of a model elsewhere, and records the reads.
 #[derive(Debug)]
 struct Elsewhere {
     values: Vec<Vec<f32>>,
@@ -352,7 +352,7 @@ fn parameters_from_elsewhere_are_fetched_again_in_backward_and_not_kept() {
     let source = Elsewhere::of(&plain);
     let sink = Recorder::new(true);
     forget_depth();
-    // Other values, which nobody may use.
+    // Other values, which must not be used.
     let model = Blocks::new(&device()).apply_reparameterization(GradHooks::new(
         sink.clone(),
         None,
@@ -368,8 +368,8 @@ fn parameters_from_elsewhere_are_fetched_again_in_backward_and_not_kept() {
     assert_eq!(source.take_reads(), [0, 1, 2, 3, 4, 5, 6, 7]);
     let expected = gradients(&plain, expected_loss);
     drop(loss.backward());
-    // The gradient of a block's input needs its weight; that of the stem's input nobody needs, and
-    // biases are in no gradient.
+    // The gradient of a block's input needs the block's weight. Nobody needs the gradient of the
+    // stem's input, and no gradient needs a bias.
     assert_eq!(source.take_reads(), [6, 4, 2]);
     let collected = sink.collected.lock().unwrap();
     assert_eq!(collected.len(), expected.len());
