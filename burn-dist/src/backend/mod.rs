@@ -1,8 +1,8 @@
-//! What depends on cargo features: GPUs through CUDA and wgpu, and MPI.
+//! Everything that depends on cargo features: GPUs through CUDA and wgpu, and MPI.
 //!
-//! Each folder has an `absent` twin with the same functions and types, for programs that are built
-//! without the feature. It gives nothing, an error, or a type that has no values. So nothing
-//! outside this module asks for a feature.
+//! Each folder has an `absent` twin with the same functions and types for builds without the
+//! feature. It returns nothing, an error, or a type without values. So no code outside this module
+//! asks for a feature.
 
 pub(crate) mod cuda;
 pub(crate) mod gpu;
@@ -12,27 +12,27 @@ pub(crate) mod wgpu;
 
 use burn::tensor::Device;
 
-/// Whether Burn tries kernels out and keeps the fastest, so that ranks may run different ones.
+/// Whether Burn tunes kernels at run time, so that ranks may run different ones.
 pub(crate) const AUTOTUNES: bool = cfg!(feature = "autotune");
 
-/// What a machine offers of one kind of device.
+/// The devices of one kind on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "some only come up with some features")]
 pub(crate) enum Found {
-    /// The program is built without it.
+    /// The build lacks this backend.
     NotBuilt,
-    /// None, and why.
+    /// No device, and the reason.
     Nothing(String),
-    /// So many GPUs.
+    /// The number of GPUs.
     Gpus(usize),
-    /// Software in place of a GPU.
+    /// Only a software renderer in place of a GPU.
     Software,
 }
 
-/// The kind of a device that belongs to no backend of this crate.
+/// The kind of a device without a backend in this crate.
 const OTHER: &str = "another device";
 
-/// The kind of a device, as configurations call it. Devices of two kinds, which run other kernels,
+/// The kind of a device, as in configurations. Devices of different kinds run different kernels and
 /// round differently.
 pub(crate) fn kind(device: &Device) -> &'static str {
     if is_host(device) {
@@ -46,18 +46,18 @@ pub(crate) fn kind(device: &Device) -> &'static str {
     }
 }
 
-/// Whether this crate runs on `device`: Burn may have backends that it was not built with.
+/// Whether this crate supports `device`: Burn may have more backends.
 pub(crate) fn is_built_for(device: &Device) -> bool {
     kind(device) != OTHER
 }
 
-/// Whether tensors of `device` are in memory that the processor reads at no cost.
+/// Whether the CPU reads tensors of `device` without a copy.
 pub fn is_host(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
 }
 
-/// Declares an operation that this crate adds to Burn's backends: a trait that each of them, and
-/// `Autodiff` around them, implements.
+/// Declares an operation that this crate adds to Burn's backends: a trait that each backend, and
+/// `Autodiff` around it, implements.
 macro_rules! operation {
     ($($declaration:tt)*) => {
         #[burn::backend::backend_extension(
@@ -69,8 +69,7 @@ macro_rules! operation {
     };
 }
 
-/// Implements an [`operation`] alike for every backend that this program is built with, without
-/// autodiff.
+/// Implements an [`operation`] alike for every backend of this build, without autodiff.
 macro_rules! implement {
     ($operation:ident { $($functions:tt)* }) => {
         impl $operation for burn::backend::Flex {

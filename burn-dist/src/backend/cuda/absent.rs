@@ -1,4 +1,4 @@
-//! For programs that are built without CUDA.
+//! Stands in for CUDA in builds without it.
 
 use burn::tensor::Device;
 

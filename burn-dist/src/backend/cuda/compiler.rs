@@ -1,11 +1,10 @@
-//! What compiles kernels at run time.
+//! Finds the run-time kernel compiler.
 
-/// Whether what compiles kernels at run time is here; its absence would otherwise be a panic in the
-/// middle of the first kernel.
+/// Checks that the run-time kernel compiler is present. Without it the first kernel would panic.
 #[cfg(feature = "cuda-nvrtc")]
 #[allow(unsafe_code)]
 pub(super) fn find() -> Result<(), String> {
-    // First, for it also finds a library that is newer than the names that are known below.
+    // First, because it also finds a library newer than the names known below.
     #[cfg(feature = "kernel-cache")]
     keep_kernels();
     // SAFETY: only tries to open the library by its usual names.
@@ -17,15 +16,15 @@ pub(super) fn find() -> Result<(), String> {
                 .to_owned(),
         );
     }
-    // As cubecl looks for them.
+    // The same places as cubecl.
     let places: Vec<std::path::PathBuf> = match std::env::var_os("CUDA_PATH") {
         Some(path) => vec![path.into()],
         None => ["/usr/local/cuda", "/opt/cuda", "/usr"]
             .map(Into::into)
             .into(),
     };
-    // The second is of another package than the first where NVIDIA's Python packages are all there
-    // is; without it kernels that use tensor cores, and no others, could not be compiled.
+    // NVIDIA's Python packages put the second header in another package than the first. Without it
+    // only kernels that use tensor cores fail to compile.
     let headers = ["include/cuda_runtime.h", "include/crt/mma.h"];
     let holds_all = |place: &std::path::PathBuf| headers.iter().all(|h| place.join(h).exists());
     if places.iter().any(holds_all) {
@@ -39,7 +38,7 @@ pub(super) fn find() -> Result<(), String> {
     ))
 }
 
-/// Has kernels compiled once, and not by every process.
+/// Caches compiled kernels on disk, so that not every process compiles them.
 #[cfg(feature = "kernel-cache")]
 fn keep_kernels() {
     static ONCE: std::sync::Once = std::sync::Once::new();
@@ -52,10 +51,11 @@ fn keep_kernels() {
     });
 }
 
-/// The LLVM inside the program lacks what NVIDIA's functions consist of, from exponentials on.
+/// NVIDIA's functions, from exponentials on, need files of the toolkit: the built-in LLVM lacks
+/// them.
 #[cfg(all(feature = "cuda", not(feature = "cuda-nvrtc")))]
 pub(super) fn find() -> Result<(), String> {
-    // As cubecl looks for it.
+    // The same places as cubecl.
     let places: Vec<std::path::PathBuf> = match std::env::var_os("CUDA_PATH") {
         Some(path) => vec![path.into()],
         None => ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"]

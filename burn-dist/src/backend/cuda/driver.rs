@@ -1,4 +1,4 @@
-//! The devices that the driver shows this process. They are numbered among those.
+//! The CUDA devices that the driver shows this process, numbered from 0.
 
 use burn::backend::DispatchDevice;
 use burn::tensor::{Device, DeviceType};
@@ -29,12 +29,12 @@ pub(crate) fn found() -> Found {
     }
 }
 
-/// The device with this number.
+/// The device with this index.
 pub(crate) fn device(index: usize) -> Option<Device> {
     Some(Device::cuda(index))
 }
 
-/// The number of a device, if it is one of CUDA's.
+/// The index of a CUDA device.
 pub(crate) fn index(device: &Device) -> Option<usize> {
     match device.clone().inner().as_dispatch() {
         DispatchDevice::Cube(cubecl::Device::Cuda(device)) => Some(device.index),
@@ -42,21 +42,21 @@ pub(crate) fn index(device: &Device) -> Option<usize> {
     }
 }
 
-/// What no other CUDA device is called, on this host and others; parts of one that is divided have
-/// names of their own. `None` if there is no such device.
+/// A name that no other CUDA device has, on any host. Parts of a divided device have their own.
+/// `None` if the device does not exist.
 pub(crate) fn unique_name(index: usize) -> Option<String> {
     result::init().ok()?;
     let device = result::device::get(i32::try_from(index).ok()?).ok()?;
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    // The first version of this call gives parts the name of the whole.
-    // SAFETY: the driver gave this device, and writes 16 bytes.
+    // The first version of this call gives parts the name of the whole. SAFETY: the driver returned
+    // this device, and the call writes 16 bytes.
     let code = unsafe { sys::cuDeviceGetUuid_v2(&mut uuid, device) };
     code.result().ok()?;
     let digits = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8));
     Some(digits.collect())
 }
 
-/// Bytes of a device's memory; `None` if there is no such device.
+/// Bytes of a device's memory; `None` if the device does not exist.
 pub(crate) fn memory(index: usize) -> Option<u64> {
     // SAFETY: only tries to open the library by its usual names.
     if !unsafe { sys::is_culib_present() } {
@@ -64,7 +64,7 @@ pub(crate) fn memory(index: usize) -> Option<u64> {
     }
     result::init().ok()?;
     let device = result::device::get(i32::try_from(index).ok()?).ok()?;
-    // SAFETY: the driver gave this device.
+    // SAFETY: the driver returned this device.
     let total = unsafe { result::device::total_mem(device) }.ok()?;
     u64::try_from(total).ok()
 }

@@ -1,4 +1,4 @@
-//! NVIDIA's GPUs through CUDA, and NCCL.
+//! NVIDIA GPUs through CUDA, and NCCL.
 
 #[cfg(not(feature = "cuda"))]
 mod absent;
@@ -9,7 +9,7 @@ mod compiler;
 mod driver;
 pub(crate) mod nccl;
 
-/// Whether this program is built with CUDA.
+/// Whether this build includes CUDA.
 pub(crate) const BUILT: bool = cfg!(feature = "cuda");
 
 #[cfg(not(feature = "cuda"))]

@@ -1,4 +1,4 @@
-//! For programs that are built for no GPU.
+//! Stands in for GPU kernels in builds without a GPU.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kernels {}
 
-/// The numbers of one step of SGD, as kernels would take them.
+/// The parameters of an SGD step, as kernels would take them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct SgdStep {
     pub scale: f32,
@@ -20,7 +20,7 @@ pub(crate) struct SgdStep {
     pub rate: f32,
 }
 
-/// The numbers of one step of Adam, as kernels would take them.
+/// The parameters of an Adam step, as kernels would take them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct AdamStep {
     pub scale: f32,

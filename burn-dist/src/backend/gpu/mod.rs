@@ -1,5 +1,4 @@
-//! What CUDA and wgpu have in common: the kernels of the crate `kernels`, and Burn's runtime for
-//! GPUs.
+//! Code shared by CUDA and wgpu: the kernels of the crate `kernels`, and Burn's GPU runtime.
 
 #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
 mod absent;

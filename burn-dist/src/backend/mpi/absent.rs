@@ -1,4 +1,4 @@
-//! For programs that are built without MPI.
+//! Stands in for MPI in builds without it.
 
 use std::sync::Arc;
 use std::time::Duration;

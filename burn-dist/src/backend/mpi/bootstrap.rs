@@ -1,8 +1,8 @@
-//! What MPI knows of the ranks that it has started: who sits where, where rank 0 hosts the store,
-//! and the run's secret, which rank 0 makes and MPI hands out.
+//! Facts that MPI distributes to the ranks that it started: node layout, address of the store, and
+//! the run's secret, which rank 0 makes.
 //!
-//! The secret travels as openly as everything that MPI sends: it keeps strangers on the nodes and
-//! on the network from joining, not who can read the traffic between them.
+//! The secret is as visible as all MPI traffic. It keeps strangers on the nodes and on the network
+//! from joining, but not somebody who can read the traffic between them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::wire::Secret;
 use crate::wire::net::{listen_at, working_loopback};
 use crate::world::{Companion, Master, Meeting, Topology, World};
 
-/// Characters of a host name that are compared and looked up; longer ones there are none.
+/// Characters of a host name that are compared and looked up; no name is longer.
 const NAME: usize = 256;
 
-/// Bytes in which rank 0 tells the others what it has prepared.
+/// Bytes of rank 0's notice to the others.
 const NOTICE: usize = 512;
 
 impl Session {
-    /// Who shares memory with whom, and which nodes there are, numbered by their first ranks. All
-    /// ranks call it.
+    /// The node layout: ranks that share memory, and nodes numbered by their first ranks. All ranks
+    /// call it.
     pub fn topology(&self) -> Topology {
         topology(&SimpleCommunicator::world())
     }
@@ -37,7 +37,7 @@ impl Companion for Session {
     }
 }
 
-/// On rank 0 the socket on which the store listens, for all its address and the secret.
+/// Returns the store's address and secret on all ranks, and its listening socket on rank 0.
 fn meet(world: &World, limit: Duration) -> Result<Meeting, MpiError> {
     let _guard = within("the exchange of addresses over MPI", limit);
     let all = SimpleCommunicator::world();
@@ -56,7 +56,7 @@ fn meet(world: &World, limit: Duration) -> Result<Meeting, MpiError> {
     })
 }
 
-/// Who shares memory with whom, and which nodes there are, numbered by their first ranks.
+/// The node layout: ranks that share memory, and nodes numbered by their first ranks.
 fn topology(all: &SimpleCommunicator) -> Topology {
     let node = all.split_shared(all.rank());
     let mut leader = [all.rank() as u64];
@@ -73,7 +73,7 @@ fn topology(all: &SimpleCommunicator) -> Topology {
     }
 }
 
-/// Name of a host that is not rank 0's, where there is one.
+/// Host name of a node other than rank 0's, if there is one.
 fn name_on_another_node(all: &SimpleCommunicator, node: usize) -> Option<String> {
     let mut mine = [0u8; NAME];
     let name = rustix::system::uname();
@@ -90,7 +90,7 @@ fn name_on_another_node(all: &SimpleCommunicator, node: usize) -> Option<String>
     Some(String::from_utf8_lossy(&mine[..end]).into_owned())
 }
 
-/// What rank 0 prepares for the others.
+/// Address, secret and socket that rank 0 prepares for the others.
 struct Prepared {
     listener: TcpListener,
     address: SocketAddr,
@@ -116,7 +116,7 @@ impl Prepared {
     }
 }
 
-/// The address by which this host is reached from another: that of the interface towards it.
+/// The address of the interface that leads from this host to another.
 fn own_address_towards(other: &str) -> Result<IpAddr, String> {
     if let Some(host) = std::env::var("MASTER_ADDR")
         .ok()
@@ -136,7 +136,7 @@ fn own_address_towards(other: &str) -> Result<IpAddr, String> {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        // Connecting a datagram socket sends nothing; it only chooses the way.
+        // Connecting a datagram socket sends nothing; it only chooses the route.
         let own = UdpSocket::bind(any)
             .and_then(|socket| socket.connect(address).and_then(|()| socket.local_addr()));
         if let Ok(own) = own {
@@ -149,8 +149,8 @@ fn own_address_towards(other: &str) -> Result<IpAddr, String> {
     ))
 }
 
-/// A fixed number of bytes, so that one broadcast does: how it went, and address and secret, or
-/// what went wrong.
+/// The outcome with address and secret, or with the error. Its size is fixed, so that one broadcast
+/// suffices.
 struct Notice([u8; NOTICE]);
 
 impl From<&Result<Prepared, String>> for Notice {
@@ -173,7 +173,7 @@ impl Notice {
         Self([0; NOTICE])
     }
 
-    /// Rank 0's notice, on every rank.
+    /// Broadcasts rank 0's notice to every rank.
     fn handed_out(mut self, all: &SimpleCommunicator) -> Result<(SocketAddr, Secret), MpiError> {
         all.process_at_rank(0).broadcast_into(&mut self.0[..]);
         let length = usize::from(u16::from_le_bytes([self.0[1], self.0[2]])).min(NOTICE - 3);

@@ -4,10 +4,10 @@ use std::ffi::{CStr, c_char, c_int};
 
 use mpi::ffi;
 
-/// Characters that every library's messages fit into, with room to spare.
+/// Large enough for the messages of every library, with room to spare.
 const LONGEST_MESSAGE: usize = 8192;
 
-/// What the library said when a call failed.
+/// The library's message for a failed call.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {message}")]
 pub(crate) struct MpiError {
@@ -30,8 +30,8 @@ pub(super) fn check(call: &'static str, code: c_int) -> Result<(), MpiError> {
     }
     let mut text: [c_char; LONGEST_MESSAGE] = [0; LONGEST_MESSAGE];
     let mut length = 0;
-    // SAFETY: the buffer is longer than MPI_MAX_ERROR_STRING of every library (256 to 1024), and
-    // stays terminated, being one zero longer than what is written.
+    // SAFETY: the buffer is longer than MPI_MAX_ERROR_STRING of every library (256 to 1024). It
+    // stays terminated, because it is one zero longer than what is written.
     let message = unsafe {
         match ffi::MPI_Error_string(code, text.as_mut_ptr(), &mut length) {
             0 => CStr::from_ptr(text.as_ptr()).to_string_lossy().into_owned(),

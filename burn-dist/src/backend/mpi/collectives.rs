@@ -1,9 +1,9 @@
-//! The algorithm `mpi`: the library's own non-blocking collectives, for those whose network knows
-//! them in hardware, and for comparison with ours.
+//! The algorithm `mpi`: the library's own non-blocking collectives, for networks that implement
+//! them in hardware and for comparison with ours.
 //!
-//! MPI takes no buffer back from an operation that never ends, and with a dead peer none does. So
-//! what an operation works on belongs to it: buffers move in and out, slices are copied, and after
-//! a time-out the memory is left to the library for good.
+//! With a dead peer an MPI operation never ends, and MPI does not give its buffer back. So an
+//! operation owns its memory: buffers move in and out, slices are copied, and after a timeout the
+//! library keeps the memory for good.
 
 use std::ffi::{c_int, c_void};
 use std::thread;
@@ -22,9 +22,9 @@ use crate::shard::Cuts;
 use crate::transport::{TransportError, Watch};
 
 const NAME: &str = "mpi";
-/// Buffers that are kept for the next operations of the same lengths.
+/// Buffers kept for later operations of the same lengths.
 const SPARES: usize = 8;
-/// As for streams: keep the processor, then give it away, then sleep.
+/// As for streams: spin first, then yield the CPU, then sleep.
 const SPIN: Duration = Duration::from_micros(20);
 const YIELD: Duration = Duration::from_micros(500);
 const NAP: Duration = Duration::from_micros(50);
@@ -36,7 +36,7 @@ pub(crate) struct Collectives {
     spares: Vec<Buffer>,
 }
 
-/// What an operation reads and writes, and the counts it was given.
+/// Memory that an operation reads and writes, and its counts.
 struct Working {
     from: Buffer,
     to: Buffer,
@@ -45,7 +45,7 @@ struct Working {
 }
 
 impl Collectives {
-    /// On a communicator of its own.
+    /// Uses `communicator` alone.
     pub fn new(communicator: Communicator) -> Self {
         Self {
             communicator,
@@ -53,9 +53,10 @@ impl Collectives {
         }
     }
 
-    /// Whether MPI can do it: lengths there are C integers, and bytes are reduced differently by
-    /// different libraries. Sums stop at 255 in Open MPI 4.1 with AVX instead of wrapping around;
-    /// MPICH 4.0 takes bytes for signed ones when it compares them.
+    /// Whether MPI can run the collective.
+    ///
+    /// Lengths are C integers in MPI, and libraries reduce bytes differently: sums saturate at 255
+    /// in Open MPI 4.1 with AVX instead of wrapping, and MPICH 4.0 compares bytes as signed.
     pub fn can(what: &Descriptor) -> bool {
         let bytes = what.len.saturating_mul(what.dtype.size() as u64);
         let moves_data = matches!(
@@ -66,7 +67,7 @@ impl Collectives {
         moves_data && !reduces_bytes && bytes <= c_int::MAX as u64
     }
 
-    /// Runs it on a copy of `data`.
+    /// Runs the collective on a copy of `data`.
     pub fn run_on_slice(
         &mut self,
         (what, cuts): (&Descriptor, &Cuts),
@@ -81,7 +82,7 @@ impl Collectives {
         Ok(())
     }
 
-    /// Runs it on `data`, which is empty after a failure.
+    /// Runs the collective on `data`, which is empty after a failure.
     pub fn run(
         &mut self,
         (what, cuts): (&Descriptor, &Cuts),
@@ -91,7 +92,7 @@ impl Collectives {
         if what.op.is_some()
             && let Some(sums) = reduce::widen(what.dtype, data.bytes())
         {
-            // Sums of halves are taken in f32.
+            // Sums of half-precision elements are taken in f32.
             let mut wide = Buffer::from_slice(&sums);
             let what_wide = Descriptor {
                 dtype: DType::F32,
@@ -166,8 +167,8 @@ impl Collectives {
         let (raw, request) = (self.communicator.raw(), request.as_mut_ptr());
         let (source, target) = (from.bytes_mut().as_mut_ptr(), to.bytes_mut().as_mut_ptr());
         let operation = operation(what.op.unwrap_or(ReduceOp::Sum));
-        // SAFETY: both buffers have `bytes` bytes, the counts and starts are those of shards that
-        // tile them, and all four live until the request is done or for ever (see `complete`).
+        // SAFETY: both buffers have `bytes` bytes. The counts and starts are those of shards that
+        // tile them. All four live until the request is done or for ever (see `complete`).
         let (call, code) = unsafe {
             match what.kind {
                 Kind::AllReduce => (
@@ -241,7 +242,7 @@ impl Collectives {
 
     fn wait(&self, request: &mut Request, watch: &Watch) -> Result<(), Failure> {
         let (rank, size) = (self.communicator.rank, self.communicator.size);
-        // The ring's neighbour stands for all: which rank is late, the store finds out.
+        // The error names the ring's neighbour; the store finds out which rank is late.
         let rank = (rank + size - 1) % size;
         let start = Instant::now();
         loop {
@@ -293,7 +294,7 @@ fn datatype(dtype: DType) -> ffi::MPI_Datatype {
             DType::F64 => ffi::RSMPI_DOUBLE,
             DType::I32 => ffi::RSMPI_INT32_T,
             DType::I64 => ffi::RSMPI_INT64_T,
-            // Halves are never reduced as such, and moved as bytes.
+            // Half-precision elements are never reduced as such, only moved as bytes.
             DType::U8 | DType::F16 | DType::BF16 => ffi::RSMPI_UINT8_T,
         }
     }

@@ -1,12 +1,12 @@
-//! Ends this process where a call to MPI, which has no time-out of its own, takes too long.
+//! Ends this process if an MPI call takes too long: MPI has no timeouts.
 
 use std::time::Duration;
 
 use crate::deadline::Allowance;
 use crate::watchdog::{LAST_WORDS, Lookout, Verdict, say};
 
-/// Ends the process unless what is returned is dropped within `limit`. The watchdog has to be
-/// [started](crate::watchdog::start).
+/// Ends the process unless the returned value is dropped within `limit`. Needs a
+/// [started](crate::watchdog::start) watchdog.
 pub(super) fn within(what: &'static str, limit: Duration) -> Lookout {
     let mut allowance = Allowance::of(limit);
     Lookout::new(Box::new(move |now| {

@@ -1,8 +1,8 @@
 //! MPI as a launcher, a transport and a set of collectives.
 //!
-//! MPI starts the ranks and tells each who it is, and the run's secret and the address of the store
-//! travel over it. From then on the store watches over the ranks as it does everywhere: a dead peer
-//! hangs most MPI libraries for ever, so every wait here looks at the clock and at the store.
+//! MPI starts the ranks and tells each its rank. The run's secret and the store's address travel
+//! over it. After that the store watches the ranks as under other launchers: most MPI libraries
+//! hang for ever on a dead peer, so every wait here checks the clock and the store.
 
 #[cfg(not(feature = "mpi"))]
 mod absent;
@@ -28,14 +28,14 @@ pub(crate) use collectives::Collectives;
 #[cfg(feature = "mpi")]
 pub(crate) use session::{Session, abort, library, note_failure};
 
-/// Whether the program contains it.
+/// Whether this build includes MPI.
 pub(crate) const BUILT: bool = cfg!(feature = "mpi");
 
-/// Why MPI does not run.
+/// The reason why MPI does not run.
 #[derive(Debug)]
 pub(crate) struct NoSession {
-    /// What was tried.
+    /// The action that failed.
     pub action: &'static str,
-    /// What the library said.
+    /// The library's message.
     pub reason: String,
 }

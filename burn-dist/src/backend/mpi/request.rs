@@ -1,10 +1,10 @@
-//! An operation under way, which is asked now and then whether it is done.
+//! An operation in progress, which is polled.
 
 use mpi::ffi;
 
 use super::call::{MpiError, check};
 
-/// A request of MPI's, or none.
+/// An MPI request, or none.
 #[derive(Debug)]
 pub(super) struct Request(ffi::MPI_Request);
 
@@ -18,17 +18,18 @@ impl Request {
         Self(unsafe { ffi::RSMPI_REQUEST_NULL })
     }
 
-    /// Where a function puts its request.
+    /// Pointer for a function that returns a request.
     pub fn as_mut_ptr(&mut self) -> *mut ffi::MPI_Request {
         &mut self.0
     }
 
-    /// Whether it is done; with how many bytes, where it received some. Lets the library work.
+    /// Whether it is done, with the number of received bytes. Lets the library make progress.
     pub fn test(&mut self) -> Result<Option<usize>, MpiError> {
         let mut done = 0;
-        // SAFETY: a status is plain numbers, for which zeros are as good as any.
+        // SAFETY: a status is plain numbers, for which zeros are valid.
         let mut status: ffi::MPI_Status = unsafe { std::mem::zeroed() };
-        // SAFETY: the request is of an operation that was started, or none; the others are ours.
+        // SAFETY: the request belongs to a started operation, or is null; the other arguments are
+        // ours.
         check("MPI_Test", unsafe {
             ffi::MPI_Test(&mut self.0, &mut done, &mut status)
         })?;
@@ -36,14 +37,14 @@ impl Request {
             return Ok(None);
         }
         let mut count = 0;
-        // SAFETY: the status was filled in by the call above.
+        // SAFETY: the call above filled in the status.
         check("MPI_Get_count", unsafe {
             ffi::MPI_Get_count(&status, ffi::RSMPI_UINT8_T, &mut count)
         })?;
         Ok(Some(usize::try_from(count).unwrap_or_default()))
     }
 
-    /// Asks the library to forget it; [`test`](Self::test) tells when it has.
+    /// Asks the library to cancel it; [`test`](Self::test) tells when it has.
     pub fn cancel(&mut self) {
         // SAFETY: cancelling is allowed for every request that is not null.
         unsafe {

@@ -18,22 +18,21 @@ use crate::transport::{Meanwhile, Transport, TransportError};
 use crate::watchdog;
 use crate::world::World;
 
-/// How long the ranks may take to start MPI, or make a communicator, together.
+/// Time for the ranks to start MPI or to make a communicator together.
 const START_LIMIT: Duration = Duration::from_secs(180);
 
-/// How long it may take to end all ranks.
+/// Time to end all ranks.
 const ABORT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a rank may go on alone when others are at their end: there may be much left to be done
-/// by one of them.
+/// Time that finished ranks wait for the last one, which may have much left to do.
 const END_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// MPI runs as long as this lives. It can be started once in the life of a process.
+/// Keeps MPI running. MPI can be started once in the life of a process.
 #[derive(Debug)]
 pub(crate) struct Session {
     rank: usize,
     size: usize,
-    /// Whether the program had started MPI itself, and will end it.
+    /// Whether the program started MPI itself and will end it.
     foreign: bool,
 }
 
@@ -46,11 +45,11 @@ enum State {
 static STATE: Mutex<State> = Mutex::new(State::Fresh);
 
 impl Session {
-    /// Starts MPI, or joins in where it runs. All ranks call it.
+    /// Starts MPI, or joins a running MPI. All ranks call it.
     ///
     /// # Errors
-    /// If MPI was ended before, or gives too little support for threads; if the system gives no
-    /// thread to watch over it.
+    /// Fails if MPI was ended before, or supports threads too little, or if no watchdog thread can
+    /// be started.
     pub fn start() -> Result<Arc<Self>, NoSession> {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         let over = || {
@@ -64,7 +63,7 @@ impl Session {
             State::Over => return Err(over()),
             State::Fresh => {}
         }
-        // These calls have no time-out, and wait for ranks that may have died.
+        // These calls have no timeout, and wait for ranks that may have died.
         watchdog::start().map_err(|error| {
             let reason = format!("the thread that watches over it can't be started: {error}");
             failed("its start", reason)
@@ -72,7 +71,7 @@ impl Session {
         let _guard = within("starting MPI", START_LIMIT);
         let (foreign, threading) = match mpi::initialize_with_threading(Threading::Multiple) {
             Some((universe, threading)) => {
-                // Ended by `drop` below, and only when that can't hang.
+                // `drop` below ends MPI, and only if that cannot hang.
                 std::mem::forget(universe);
                 (false, threading)
             }
@@ -83,10 +82,10 @@ impl Session {
             return Err(failed("its start", reason));
         }
         let (mut rank, mut size) = (0, 0);
-        // SAFETY: MPI runs, so its world exists; the pointers are those of two integers here.
+        // SAFETY: MPI runs, so its world exists; the pointers are to two integers here.
         let told = unsafe {
             let world = ffi::RSMPI_COMM_WORLD;
-            // Errors come back as values instead of ending the process.
+            // Returns errors as values instead of ending the process.
             check(
                 "MPI_Comm_set_errhandler",
                 ffi::MPI_Comm_set_errhandler(world, ffi::RSMPI_ERRORS_RETURN),
@@ -104,13 +103,13 @@ impl Session {
         Ok(session)
     }
 
-    /// The session that keeps MPI running for `world`, if MPI has started its ranks.
+    /// The session that keeps MPI running for `world`, if MPI started its ranks.
     pub fn of(world: &World) -> Option<Arc<Self>> {
         let companion: Arc<dyn Any + Send + Sync> = world.from_launcher.companion.clone()?;
         companion.downcast().ok()
     }
 
-    /// This process's rank.
+    /// Rank of this process.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -120,8 +119,9 @@ impl Session {
         self.size
     }
 
-    /// Streams among some ranks of the world, in that order, of which this one is at `place`: those
-    /// of the group with this `number`, or some of them. They call it, and no others.
+    /// Streams among `ranks` of the world, in this order, with this rank at `place`.
+    ///
+    /// `ranks` are the group with this `number`, or some of it. They all call it, and no others.
     pub fn streams(
         self: &Arc<Self>,
         ranks: &[usize],
@@ -132,8 +132,8 @@ impl Session {
         Ok(Box::new(Streams::new(communicator, place, ranks.len())?))
     }
 
-    /// MPI's own collectives among the ranks of the group with this `number`, given as in the
-    /// world. They call it, and no others.
+    /// MPI's own collectives among `ranks` of the world, which are the group with this `number`.
+    /// They all call it, and no others.
     pub fn collectives(
         self: &Arc<Self>,
         ranks: &[usize],
@@ -159,7 +159,7 @@ impl Session {
         })
     }
 
-    /// A communicator of all ranks for one purpose, whose messages meet no others. All ranks call
+    /// A communicator of all ranks for one purpose, separate from other messages. All ranks call
     /// it.
     fn duplicate(self: &Arc<Self>) -> Result<Communicator, MpiError> {
         let _guard = within("MPI_Comm_dup", START_LIMIT);
@@ -184,15 +184,15 @@ impl Session {
         })
     }
 
-    /// A communicator of some of the ranks, this one among them, in that order. Those ranks call
-    /// it, and no others. Calls for several subsets at a time differ in their `number`.
+    /// A communicator of `ranks`, in this order, which include this rank. They all call it, and no
+    /// others. Simultaneous calls for several subsets need different `number`s.
     fn subset(self: &Arc<Self>, ranks: &[usize], number: u64) -> Result<Communicator, MpiError> {
         let _guard = within("MPI_Comm_create_group", START_LIMIT);
         let wanted: Vec<c_int> = ranks.iter().map(|rank| *rank as c_int).collect();
         // Every library takes tags of 15 bits.
         let tag = (number & 0x7fff) as c_int;
-        // SAFETY: MPI runs as long as the session; handles are written before they are read, and
-        // `wanted` has as many ranks as are told.
+        // SAFETY: MPI runs as long as the session. Handles are written before they are read, and
+        // `wanted` has as many ranks as the call says.
         let raw = unsafe {
             let mut world = ffi::RSMPI_GROUP_NULL;
             let mut group = ffi::RSMPI_GROUP_NULL;
@@ -230,9 +230,8 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Ends MPI, unless something went wrong: `MPI_Finalize` waits for all ranks, and a rank that
-    /// failed will never come. Launchers take a process that leaves without it for a failure, which
-    /// it is.
+    /// Ends MPI, unless something failed: `MPI_Finalize` waits for all ranks, and a failed rank
+    /// never comes. Launchers treat a process that leaves without it as failed, which is right.
     fn drop(&mut self) {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         *state = match self.foreign {
@@ -243,18 +242,18 @@ impl Drop for Session {
             return;
         }
         let _guard = within("MPI_Finalize", END_LIMIT);
-        // SAFETY: started by us, not yet ended, and nothing of it is used after the session.
+        // SAFETY: we started it, it has not ended, and nothing of it is used after the session.
         unsafe {
             ffi::MPI_Finalize();
         }
     }
 }
 
-/// A communicator of ours.
+/// A communicator of our own.
 #[derive(Debug)]
 pub(crate) struct Communicator {
     raw: ffi::MPI_Comm,
-    /// This process's rank in it.
+    /// Rank of this process in it.
     pub(super) rank: usize,
     /// Its number of ranks.
     pub(super) size: usize,
@@ -272,16 +271,15 @@ impl Communicator {
         self.raw
     }
 
-    /// A call in which the library goes on with what it has to send and to receive, for ranks that
-    /// make no other.
+    /// A call that lets the library send and receive, for ranks that make no other call.
     pub(super) fn progress(&self) -> Meanwhile {
         let session = self.session.clone();
         Rc::new(move || {
             let _runs = &session;
             let mut found = 0;
-            // SAFETY: MPI runs as long as the session; the flag is an integer here, and no status
-            // is asked for. What it says does not matter: whatever is wrong shows in the calls that
-            // send and receive.
+            // SAFETY: MPI runs as long as the session, the flag is an integer here, and no status
+            // is requested. The result does not matter: errors show in the calls that send and
+            // receive.
             let _ = unsafe {
                 ffi::MPI_Iprobe(
                     ffi::RSMPI_ANY_SOURCE,
@@ -301,7 +299,7 @@ pub(super) mod failure {
 
     static HAPPENED: AtomicBool = AtomicBool::new(false);
 
-    /// From now on the end of MPI is not waited for.
+    /// Skips waiting for the end of MPI from now on.
     pub fn note() {
         HAPPENED.store(true, Ordering::SeqCst);
     }
@@ -311,32 +309,32 @@ pub(super) mod failure {
     }
 }
 
-/// From now on the end of MPI is not waited for: a rank has failed.
+/// Skips waiting for the end of MPI from now on, because a rank has failed.
 pub(crate) fn note_failure() {
     failure::note();
 }
 
-/// Ends all ranks at once with `code`, where MPI runs; returns where it does not.
+/// Ends all ranks at once with `code` if MPI runs; otherwise returns.
 ///
-/// For the end of a process that can't go on: a panic, for which unwinding would end in an
-/// `MPI_Finalize` that waits for ever.
+/// For a process that cannot go on after a panic: unwinding would end in an `MPI_Finalize` that
+/// waits for ever.
 pub(crate) fn abort(code: i32) {
     failure::note();
-    // The lock may be held by whoever panicked.
+    // The panicking thread may hold the lock.
     let running = match STATE.try_lock() {
         Ok(state) => matches!(&*state, State::Running(_)),
         Err(_) => mpi::environment::is_initialized() && !mpi::environment::is_finalized(),
     };
     if running {
         let _guard = within("MPI_Abort", ABORT_LIMIT);
-        // SAFETY: MPI runs; this is the last thing that this process does.
+        // SAFETY: MPI runs; this is the last action of this process.
         unsafe {
             ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code as c_int);
         }
     }
 }
 
-/// What the MPI library calls itself, as `Open MPI v4.1.4`.
+/// Name and version of the MPI library, such as `Open MPI v4.1.4`.
 pub(crate) fn library() -> Option<String> {
     let text = mpi::environment::library_version().unwrap_or_default();
     let line = text.lines().next().unwrap_or_default();

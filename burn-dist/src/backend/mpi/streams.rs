@@ -1,7 +1,7 @@
-//! Byte streams over MPI's point-to-point messages, so that the ring rides on whatever network the
+//! Byte streams over MPI's point-to-point messages, so that the ring uses the network that the
 //! library drives.
 //!
-//! What is sent is copied into a slot and travels from there; receives are posted ahead of time
+//! Outgoing bytes are copied into a slot and travel from there. Receives are posted ahead of time
 //! into slots of their own, in order, and MPI keeps messages between two ranks in order. Most
 //! libraries move long messages only while the program calls them, so a collective is over when its
 //! slots are empty, not when they are filled ([`Transport::is_drained`]).
@@ -18,18 +18,16 @@ use super::session::{Communicator, failure};
 use crate::transport::{Interest, Meanwhile, Transport, TransportError, distances};
 
 const NAME: &str = "mpi";
-/// Bytes of one message to or from a neighbour: a segment of the ring. And how many are under way
-/// in each direction.
+/// Bytes of one message to or from a neighbour (a segment of the ring), and the number of messages
+/// in flight in each direction.
 const NEAR: (usize, usize) = (256 * 1024, 8);
-/// The same for ranks further away, with which many small messages are exchanged in one piece at
-/// most.
+/// The same for ranks further away, which exchange many small messages, mostly in one piece.
 const FAR: (usize, usize) = (32 * 1024, 2);
-/// How long the wait for an answer keeps the processor, and how long it then gives it to whoever
-/// wants it, before it sleeps.
+/// How long a wait for an answer spins, and then how long it yields the CPU, before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
 const YIELD: Duration = Duration::from_micros(500);
 const NAP: Duration = Duration::from_micros(50);
-/// How long the end waits for messages that are still under way.
+/// How long the end waits for messages in flight.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Streams to some ranks and from others, the nearest on the ring first.
@@ -40,14 +38,14 @@ pub(crate) struct Streams {
     communicator: Communicator,
 }
 
-/// One direction: slots in a ring, the oldest first.
+/// One direction: a ring of slots, the oldest first.
 #[derive(Debug)]
 struct Side {
     peer: usize,
     slots: Vec<Slot>,
-    /// The oldest slot under way.
+    /// The oldest slot in flight.
     oldest: usize,
-    /// How many are under way.
+    /// Number of slots in flight.
     busy: usize,
 }
 
@@ -55,7 +53,7 @@ struct Side {
 struct Slot {
     bytes: Box<[u8]>,
     request: Request,
-    /// Of a received message: its length, once it is there, and how much has been handed on.
+    /// Length of a received message once it has arrived, and how much of it has been handed on.
     arrived: Option<usize>,
     taken: usize,
 }
@@ -90,7 +88,7 @@ impl Streams {
 }
 
 impl Side {
-    /// With slots of so many bytes, and so many of them.
+    /// A side with this number of slots of this many bytes.
     fn new(peer: usize, (bytes, slots): (usize, usize)) -> Self {
         let slot = || Slot {
             bytes: vec![0; bytes].into_boxed_slice(),
@@ -106,7 +104,7 @@ impl Side {
         }
     }
 
-    /// The first slot that is free, if one is.
+    /// The first free slot, if any.
     fn free(&mut self) -> Option<&mut Slot> {
         let slots = self.slots.len();
         let free = self.busy < slots;
@@ -126,8 +124,8 @@ impl Side {
             return Ok(());
         };
         (slot.arrived, slot.taken) = (None, 0);
-        // SAFETY: the slot's memory stays where it is, and is not looked at, until its request is
-        // done; `drop` waits for that or leaks it.
+        // SAFETY: the slot's memory stays in place and is not read until its request is done;
+        // `drop` waits for that or leaks it.
         let posted = check("MPI_Irecv", unsafe {
             ffi::MPI_Irecv(
                 slot.bytes.as_mut_ptr().cast::<c_void>(),
@@ -144,7 +142,7 @@ impl Side {
         Ok(())
     }
 
-    /// Sends as many of `bytes` as a free slot takes and says how many.
+    /// Sends the part of `bytes` that a free slot holds, and returns its length.
     fn send(&mut self, communicator: &Communicator, bytes: &[u8]) -> Result<usize, TransportError> {
         self.reclaim()?;
         let peer = self.peer;
@@ -170,7 +168,7 @@ impl Side {
         Ok(count)
     }
 
-    /// Length of the oldest message, once it is there.
+    /// Length of the oldest message, once it has arrived.
     fn arrived(&mut self) -> Result<Option<usize>, TransportError> {
         let slot = &mut self.slots[self.oldest];
         if slot.arrived.is_none() {
@@ -180,7 +178,7 @@ impl Side {
         Ok(slot.arrived)
     }
 
-    /// Takes the slots back whose messages have left.
+    /// Frees the slots whose messages have left.
     fn reclaim(&mut self) -> Result<(), TransportError> {
         while self.busy > 0 {
             let tested = self.slots[self.oldest].request.test();
@@ -269,7 +267,7 @@ impl Streams {
             Some(from) => find(&mut self.incoming, from)?.arrived()?.is_some(),
             None => false,
         };
-        // Nothing to wait for but messages that have yet to leave.
+        // Only messages that have yet to leave are waited for.
         let neither = interest.send_to.is_none() && interest.recv_from.is_none();
         Ok(receives || sends || (neither && drained))
     }

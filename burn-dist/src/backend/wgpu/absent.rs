@@ -1,4 +1,4 @@
-//! For programs that are built without wgpu.
+//! Stands in for wgpu in builds without it.
 
 use burn::tensor::Device;
 

@@ -10,5 +10,5 @@ pub(crate) use absent::{found, gpus, software};
 #[cfg(feature = "wgpu")]
 pub(crate) use present::{found, gpus, software};
 
-/// Whether the program contains it.
+/// Whether this build includes wgpu.
 pub(crate) const BUILT: bool = cfg!(feature = "wgpu");

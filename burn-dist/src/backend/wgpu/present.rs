@@ -1,4 +1,4 @@
-//! For programs that are built with wgpu.
+//! GPUs that wgpu finds.
 
 use burn::tensor::{Device, DeviceKind, DeviceType};
 
@@ -16,12 +16,12 @@ pub(crate) fn found() -> Found {
     }
 }
 
-/// Everything that wgpu finds.
+/// All adapters of wgpu.
 fn adapters() -> Vec<Device> {
     Device::enumerate(DeviceType::Wgpu).into_vec()
 }
 
-/// Discrete GPUs first.
+/// The GPUs, discrete ones first.
 pub(crate) fn gpus() -> Vec<Device> {
     use DeviceKind::{DiscreteGpu, IntegratedGpu, VirtualGpu};
     let adapters = adapters();
@@ -32,7 +32,7 @@ pub(crate) fn gpus() -> Vec<Device> {
         .collect()
 }
 
-/// Software in place of a GPU.
+/// A software renderer in place of a GPU.
 pub(crate) fn software() -> Option<Device> {
     let device = Device::wgpu(DeviceKind::Cpu);
     adapters().contains(&device).then_some(device)

@@ -1,4 +1,4 @@
-//! For programs that are built without CUDA.
+//! Stands in for NCCL in builds without CUDA.
 
 use burn::tensor::Tensor;
 
@@ -9,7 +9,7 @@ use crate::collective::Descriptor;
 /// No NCCL.
 pub(crate) enum Library {}
 
-/// No memory on a device.
+/// No device memory.
 pub(crate) enum Memory {}
 
 /// No communicator.

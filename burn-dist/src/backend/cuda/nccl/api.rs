@@ -1,15 +1,15 @@
-//! The little of NCCL that is needed.
+//! The part of NCCL that this crate needs.
 
 use super::NcclError;
 use crate::Cuts;
 use crate::collective::Descriptor;
 
-/// What rank 0 makes and all others need to meet it.
+/// Created by rank 0; the other ranks need it to connect.
 pub(crate) type UniqueId = [u8; 128];
 
-/// NCCL for one rank, on one stream of its own. All calls but that for an id come from one thread.
+/// NCCL for one rank, on a stream of its own. All calls but `unique_id` come from one thread.
 pub(crate) trait Nccl: Send + Sync + 'static {
-    /// The ranks, connected.
+    /// A connection to the other ranks.
     type Communicator;
     /// The elements of a collective in device memory, kept from being freed or moved.
     type Memory: Send + 'static;
@@ -17,7 +17,7 @@ pub(crate) trait Nccl: Send + Sync + 'static {
     /// Makes the id of a new communicator, on rank 0.
     fn unique_id(&self) -> Result<UniqueId, NcclError>;
 
-    /// Meets the other ranks. Returns when all have come.
+    /// Connects to the other ranks. Returns when all have called it.
     fn connect(
         &self,
         id: &UniqueId,
@@ -25,10 +25,10 @@ pub(crate) trait Nccl: Send + Sync + 'static {
         rank: usize,
     ) -> Result<Self::Communicator, NcclError>;
 
-    /// Waits until what computes the elements is done.
+    /// Waits until the elements are computed.
     fn make_ready(&self, memory: &mut Self::Memory) -> Result<(), NcclError>;
 
-    /// Puts a collective, in place, on the stream; `cuts` says which shards are whose.
+    /// Enqueues a collective, in place, on the stream; `cuts` are the ranks' shards.
     fn enqueue(
         &self,
         communicator: &mut Self::Communicator,
@@ -37,15 +37,15 @@ pub(crate) trait Nccl: Send + Sync + 'static {
         memory: &mut Self::Memory,
     ) -> Result<(), NcclError>;
 
-    /// Whether everything on the stream is done.
+    /// Whether the stream is empty.
     fn is_done(&self, communicator: &mut Self::Communicator) -> Result<bool, NcclError>;
 
-    /// What NCCL has noticed meanwhile.
+    /// An error that NCCL has noticed in the background.
     fn asynchronous_error(&self, communicator: &mut Self::Communicator) -> Result<(), NcclError>;
 
-    /// Ends what runs on the stream, and the communicator with it.
+    /// Aborts the work on the stream and the communicator.
     fn abort(&self, communicator: Self::Communicator);
 
-    /// Takes leave of the others when nothing runs.
+    /// Closes the communicator when nothing runs.
     fn close(&self, communicator: Self::Communicator);
 }

@@ -1,13 +1,13 @@
-//! What can go wrong in NCCL.
+//! Errors of NCCL.
 
-/// Why NCCL cannot be used, or failed.
+/// An error of NCCL, or the reason why it cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NcclError {
-    /// The library is not there.
+    /// The library was not found.
     #[error("NCCL was not found: {reason}")]
     NoLibrary {
-        /// What was looked for.
+        /// The loader's error message.
         reason: String,
     },
     /// NCCL refused a call.
@@ -15,51 +15,52 @@ pub enum NcclError {
     Call {
         /// The function.
         call: &'static str,
-        /// NCCL's or the driver's number of the error.
+        /// Error code of NCCL or the driver.
         code: i32,
-        /// What is known of it.
+        /// The known details.
         reason: String,
     },
     /// NCCL reported an error while a collective ran.
     #[error("NCCL failed during a collective, with code {code}: {reason}")]
     Asynchronous {
-        /// NCCL's number of the error.
+        /// Error code of NCCL.
         code: i32,
-        /// What is known of it.
+        /// The known details.
         reason: String,
     },
-    /// A collective was not done in time, though all ranks had entered it.
+    /// A collective did not finish in time, though all ranks had entered it.
     #[error(
         "NCCL was not done within {seconds} s, though all ranks had entered the collective: the \
          connection between two of them is stuck; NCCL_DEBUG=INFO tells which it uses"
     )]
     TimedOut {
-        /// The time-out, in seconds.
+        /// The timeout, in seconds.
         seconds: u64,
     },
-    /// NCCL did not come back from a call in which it connects ranks.
+    /// NCCL did not return from the call that connects ranks.
     #[error(
         "NCCL did not connect the ranks within {seconds} s: one of them did not come, or cannot be reached over the \
          network that NCCL has chosen; NCCL_DEBUG=INFO tells which that is, NCCL_SOCKET_IFNAME chooses another"
     )]
     NotConnected {
-        /// The time-out, in seconds.
+        /// The timeout, in seconds.
         seconds: u64,
     },
-    /// Another rank failed meanwhile.
+    /// Another rank failed in the meantime.
     #[error("given up in NCCL: {reason}")]
     PeerFailed {
-        /// Who, and why.
+        /// The rank and its reason.
         reason: String,
     },
-    /// The thread that carries collectives out is gone.
+    /// The thread that runs collectives is gone.
     #[error("the thread that speaks with NCCL ended")]
     NoProgress,
 }
 
 /// NCCL's version number in its usual form.
 pub(crate) fn version_words(code: i32) -> String {
-    // Since 2.9 with two digits each for minor version and patch, before with one for the minor.
+    // Minor version and patch have two digits each since 2.9; before that, the minor version had
+    // one.
     let (major, minor, patch) = match code >= 10_000 {
         true => (code / 10_000, code / 100 % 100, code % 100),
         false => (code / 1000, code / 100 % 10, code % 100),

@@ -1,9 +1,9 @@
-//! The real NCCL: its library is looked for when it is needed, so programs start without it.
+//! The real NCCL. Its library is loaded on first use, so programs start without it.
 //!
-//! Declared here after `nccl.h`, and not taken from cudarc, for two reasons: cudarc only looks for
-//! `libnccl.so`, which systems without the development files lack, and it reads NCCL's codes into
-//! Rust enumerations, which a code of a newer version would break. Contexts, streams and device
-//! memory are cudarc's, and so in common with cubecl.
+//! The declarations follow `nccl.h` instead of cudarc for two reasons. cudarc only looks for
+//! `libnccl.so`, which systems without the development files lack. It also reads NCCL's codes into
+//! Rust enums, which a code of a newer version would break. Contexts, streams and device memory
+//! come from cudarc, and so are shared with cubecl.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::pin::Pin;
@@ -16,10 +16,10 @@ use super::api::{Nccl, UniqueId};
 use crate::collective::{Descriptor, Kind};
 use crate::{Cuts, DType, ReduceOp};
 
-/// As programs that only run NCCL have it, and as programs that are built with it have it.
+/// The name on systems that only run NCCL, and the name on systems that build with it.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// The oldest version whose mean is what we need, 2.10.
+/// The oldest version whose mean is the one we need: 2.10.
 const OLDEST: i32 = 21_000;
 
 type Comm = *mut c_void;
@@ -31,7 +31,7 @@ struct Id {
     bytes: [u8; 128],
 }
 
-/// The functions of the library, which stays loaded until the end of the process.
+/// The functions of the library, which stays loaded until the process ends.
 pub(super) struct Functions {
     get_version: unsafe extern "C" fn(*mut c_int) -> Code,
     get_unique_id: unsafe extern "C" fn(*mut Id) -> Code,
@@ -92,12 +92,12 @@ impl Functions {
     }
 
     fn words(&self, code: Code) -> String {
-        // SAFETY: NCCL gives a constant text for every code, known or not.
+        // SAFETY: NCCL returns a constant text for every code, known or not.
         let text = unsafe { (self.get_error_string)(code) };
         if text.is_null() {
             return "unknown".to_owned();
         }
-        // SAFETY: not null, and ends with a zero.
+        // SAFETY: not null, and terminated by a zero.
         unsafe { CStr::from_ptr(text) }
             .to_string_lossy()
             .into_owned()
@@ -160,7 +160,7 @@ fn functions(library: &'static libloading::Library) -> Result<Functions, NcclErr
     })
 }
 
-/// `ncclDataType_t`.
+/// The `ncclDataType_t`.
 fn data_type(dtype: DType) -> c_int {
     match dtype {
         DType::U8 => 1,
@@ -173,7 +173,7 @@ fn data_type(dtype: DType) -> c_int {
     }
 }
 
-/// `ncclRedOp_t`.
+/// The `ncclRedOp_t`.
 fn reduction(op: Option<ReduceOp>) -> c_int {
     match op {
         None | Some(ReduceOp::Sum) => 0,
@@ -183,16 +183,16 @@ fn reduction(op: Option<ReduceOp>) -> c_int {
     }
 }
 
-/// What must have happened before device memory may be touched.
+/// Work that must be done before device memory may be touched.
 pub(super) type Fence = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
 /// Elements on the device.
 pub(crate) struct DeviceMemory<K> {
-    /// Of the first element.
+    /// Address of the first element.
     pub address: u64,
-    /// Done when the elements are computed.
+    /// Completes when the elements are computed.
     pub fence: Option<Fence>,
-    /// Keeps the memory from being freed, moved and used by others.
+    /// Keeps the memory from being freed, moved or used by others.
     pub keep: K,
 }
 
@@ -204,7 +204,7 @@ pub(crate) struct Cuda<K> {
     keeps: std::marker::PhantomData<fn() -> K>,
 }
 
-/// A communicator of NCCL's, with the place of its owner.
+/// A communicator of NCCL, with its owner's rank.
 pub(crate) struct Connected {
     comm: Comm,
     size: usize,
@@ -212,7 +212,7 @@ pub(crate) struct Connected {
 }
 
 impl<K> Cuda<K> {
-    /// On the device with this number among those that this process sees.
+    /// Opens the device with this index among those that this process sees.
     pub fn open(device: usize) -> Result<Self, NcclError> {
         let library = Functions::load()?;
         let context =
@@ -237,7 +237,7 @@ impl<K> Cuda<K> {
         self.stream.cu_stream().cast()
     }
 
-    /// One call per shard, where they are not of one length.
+    /// Runs one call per shard, for shards of different lengths.
     fn by_shard(
         &self,
         connected: &Connected,

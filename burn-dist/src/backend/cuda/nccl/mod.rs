@@ -21,7 +21,7 @@ pub(crate) use absent::{Library, Memory, memory, tensor, version};
 #[cfg(feature = "cuda")]
 pub(crate) use tensors::{Library, Memory, memory, tensor, version};
 
-/// Why a program that is built without CUDA has no NCCL.
+/// The reason why a build without CUDA has no NCCL.
 pub(crate) const ABSENT: Option<&str> = match cfg!(feature = "cuda") {
     true => None,
     false => Some("this program is built without cuda"),

@@ -1,9 +1,9 @@
-//! Burn's CUDA tensors as NCCL's memory.
+//! Burn's CUDA tensors as memory for NCCL.
 //!
-//! A tensor's buffer is asked for on the thread that computes, together with a fence behind what it
-//! has queued so far: another thread has another stream. The buffer's guard travels along, since
-//! cubecl may otherwise move or reuse the memory. After the collective the host has waited for
-//! NCCL's stream, so whatever is queued next on the compute stream comes after it.
+//! The thread that computes requests a tensor's buffer and a fence behind its queued work, because
+//! another thread has another stream. The buffer's guard travels along, since cubecl may otherwise
+//! move or reuse the memory. After the collective the host has waited for NCCL's stream, so work
+//! queued next on the compute stream comes after it.
 
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -25,7 +25,7 @@ pub(crate) type Library = Cuda<Kept>;
 /// The elements of a tensor.
 pub(crate) type Memory = DeviceMemory<Kept>;
 
-/// What must live as long as the collective runs.
+/// Objects that must live as long as the collective runs.
 pub(crate) struct Kept {
     tensor: CubeTensor,
     _guard: Guard,
@@ -36,7 +36,7 @@ pub(crate) fn version() -> Result<i32, NcclError> {
     Functions::load()?.version()
 }
 
-/// The memory of a tensor that nobody else holds.
+/// The memory of a tensor without other owners.
 pub(crate) fn memory(flat: Tensor<1>) -> Result<Memory, NcclError> {
     let refused = |reason: String| NcclError::Call {
         call: "use of a tensor",
