@@ -1,25 +1,25 @@
-//! Whether all ranks mean the same by a call, found out by a maximum that they take anyway.
+//! Checks that all ranks make the same call, with a maximum that they compute anyway.
 
 /// Bytes that ranks compare.
 const SAID: usize = 8;
 
-/// What a rank says, in a form whose maximum over all ranks shows whether all of them say it: the
-/// largest of a byte and of its complement are complements where all ranks have the same.
+/// A value in a form whose maximum over all ranks shows whether they agree: each byte and its
+/// complement. The maxima are complements only if all ranks have the same byte.
 pub(crate) struct Agreement([[u8; SAID]; 2]);
 
 impl Agreement {
-    /// All ranks are to make their step with the same learning rate.
+    /// Compares the ranks' learning rates.
     pub(crate) fn on_rate(learning_rate: f64) -> Self {
         let said = learning_rate.to_le_bytes();
         Self([said, said.map(|byte| !byte)])
     }
 
-    /// What takes part in the maximum.
+    /// The bytes that take part in the maximum.
     pub(super) fn bytes(&self) -> &[u8] {
         self.0.as_flattened()
     }
 
-    /// Whether all ranks have said the same, by the maximum of their bytes.
+    /// Whether all ranks gave the same value, from the maximum of their bytes.
     pub(super) fn is_reached(maximum: &[u8]) -> bool {
         let (most, least) = maximum.split_at(maximum.len() / 2);
         most.len() == SAID && most.iter().zip(least).all(|(most, not)| *most == !not)

@@ -1,15 +1,15 @@
-//! What can go wrong between a gradient and its reduction.
+//! Errors between a gradient and its reduction.
 
 use super::layout::ParameterSpec;
 use crate::{DType, Error};
 
-/// A gradient could not be collected or reduced. The step is lost, and so is the reducer.
+/// An error in collecting or reducing a gradient. The step and the reducer are lost.
 #[derive(Debug, thiserror::Error)]
 pub enum BucketError {
     /// A collective failed, here or on another rank.
     #[error(transparent)]
     Group(#[from] Error),
-    /// A parameter whose element type cannot be averaged.
+    /// A parameter has an element type that cannot be averaged.
     #[error("parameter `{path}` holds {dtype}, but gradients are f32, f16, bf16 or f64")]
     NotFloat {
         /// Path of the parameter in the model.
@@ -17,7 +17,7 @@ pub enum BucketError {
         /// Its element type.
         dtype: DType,
     },
-    /// A gradient that does not look like its parameter.
+    /// A gradient has another length or type than its parameter.
     #[error(
         "the gradient of `{path}` has {found_len} elements of {found}, its parameter has \
          {expected_len} of {expected}"
@@ -31,15 +31,15 @@ pub enum BucketError {
         expected: DType,
         /// Number of elements of the gradient.
         found_len: usize,
-        /// Element type of the gradient, as Burn calls it.
+        /// Element type of the gradient, in Burn's words.
         found: String,
     },
-    /// The device would not give the gradient's values.
+    /// The device did not return the gradient's values.
     #[error("the gradient of `{path}` could not be read: {reason}")]
     Read {
         /// Path of the parameter in the model.
         path: String,
-        /// What the device said.
+        /// The device's error message.
         reason: String,
     },
     /// A gradient hook panicked.
@@ -47,10 +47,10 @@ pub enum BucketError {
     Panicked {
         /// Path of the parameter in the model.
         path: String,
-        /// The panic's message.
+        /// The message of the panic.
         reason: String,
     },
-    /// A part of a gradient appeared after the rest of it had been sent.
+    /// A part of a gradient arrived after the rest had been sent.
     #[error(
         "`{path}` got another part of its gradient after its bucket had been sent: do not read \
          parameters of the model while backward runs"
@@ -59,10 +59,10 @@ pub enum BucketError {
         /// Path of the parameter in the model.
         path: String,
     },
-    /// The calls did not come in the order backward, …, backward, step.
+    /// The calls were not in the order backward, …, backward, step.
     #[error("{0}")]
     Order(&'static str),
-    /// An earlier error has already made further steps impossible.
+    /// An earlier error made further steps impossible.
     #[error("training cannot go on after an earlier error: {reason}")]
     Failed {
         /// The first error.
@@ -71,8 +71,7 @@ pub enum BucketError {
 }
 
 impl BucketError {
-    /// Of a gradient with so many elements of that type, where there should be as many as
-    /// `expected` of the parameter's.
+    /// A gradient with the wrong length or type; the parameter's part has `expected` elements.
     pub(super) fn mismatch(
         spec: &ParameterSpec,
         expected: usize,
@@ -87,7 +86,7 @@ impl BucketError {
         }
     }
 
-    /// Of a gradient that cannot be had; of all of them where that is not known.
+    /// A gradient that the device did not return. `None` if the parameter is unknown.
     pub(super) fn unreadable(spec: Option<&ParameterSpec>, reason: String) -> Self {
         let path = spec.map_or("all parameters", |spec| &spec.path).to_owned();
         Self::Read { path, reason }

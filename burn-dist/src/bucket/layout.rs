@@ -1,14 +1,12 @@
-//! Which parameters share a bucket and where each of them lies in it.
+//! Assigns parameters to buckets, and places within them.
 //!
-//! Gradients become ready roughly in the reverse of the order in which the model declares its
-//! parameters, so buckets are filled in that order. The first one is small: communication begins
-//! early.
+//! Gradients become ready roughly in the reverse order of the model's parameters, so buckets are
+//! filled in that order. The first bucket is small, so that communication begins early.
 //!
-//! The same buckets are what sharding cuts: rank `r` owns the [`shard`](crate::shard()) of every
-//! bucket that a reduce-scatter leaves with it. A parameter that lies across a border has one piece
-//! on each side. Parameters that must not be cut, because their optimizer has to see all of them,
-//! have buckets of their own, in which those of one owner lie side by side and the borders between
-//! them.
+//! Sharding cuts the same buckets: rank `r` owns the [`shard`](crate::shard()) of every bucket that
+//! a reduce-scatter leaves with it. A parameter across a border has one piece on each side.
+//! Parameters whose optimizer needs all of them must not be cut. They have buckets of their own, in
+//! which the parameters of one owner lie side by side, with the borders between owners.
 
 use std::ops::Range;
 
@@ -21,11 +19,11 @@ const ALIGNMENT: usize = 64;
 /// A trainable parameter as communication sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterSpec {
-    /// Its path in the model, such as `blocks.0.conv1.weight`.
+    /// Path in the model, such as `blocks.0.conv1.weight`.
     pub path: String,
-    /// Its dimensions.
+    /// Dimensions.
     pub shape: Vec<usize>,
-    /// Its element type, which its gradient shares.
+    /// Element type of the parameter and its gradient.
     pub dtype: DType,
 }
 
@@ -36,18 +34,19 @@ impl ParameterSpec {
     }
 }
 
-/// How large buckets become, in bytes. A bucket closes as soon as it holds this much, so it is
-/// larger by up to one parameter.
+/// Sizes of buckets, in bytes.
+///
+/// A bucket closes as soon as it holds this much, so it is larger by up to one parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketSizes {
-    /// The bucket that is ready first.
+    /// Size of the bucket that is ready first.
     pub first: usize,
-    /// All others.
+    /// Size of all others.
     pub others: usize,
 }
 
 impl BucketSizes {
-    /// The first bucket 1 MiB, the others `mib`.
+    /// The first bucket 1 MiB, the others `mib` MiB.
     pub fn from_mib(mib: usize) -> Self {
         let others = mib.saturating_mul(1 << 20);
         Self {
@@ -58,35 +57,37 @@ impl BucketSizes {
 }
 
 impl Default for BucketSizes {
-    /// 8 MiB, the first 1 MiB: large enough for a network, and small beside a model, because with
-    /// shards several of them are on their way at a time.
+    /// 8 MiB, the first 1 MiB.
+    ///
+    /// Large enough for a network, and small beside a model: with shards, several buckets are in
+    /// flight at a time.
     fn default() -> Self {
         Self::from_mib(8)
     }
 }
 
-/// A parameter's place in a bucket.
+/// Place of a parameter in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     /// Index of the parameter in visit order.
     pub parameter: usize,
-    /// Its elements.
+    /// Its elements in the bucket.
     pub elements: Range<usize>,
 }
 
-/// The content of one bucket.
+/// Content of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BucketLayout {
     pub dtype: DType,
-    /// Elements, padding included.
+    /// Number of elements with padding.
     pub len: usize,
     pub slots: Vec<Slot>,
-    /// Where it is cut into the ranks' shards.
+    /// Borders of the ranks' shards.
     pub cuts: Cuts,
 }
 
 impl BucketLayout {
-    /// A bucket of nothing.
+    /// An empty bucket.
     pub(crate) const EMPTY: Self = Self {
         dtype: DType::F32,
         len: 0,
@@ -115,7 +116,7 @@ impl BucketLayout {
         self.len * self.dtype.size()
     }
 
-    /// The elements that rank `rank` owns.
+    /// Elements that rank `rank` owns.
     pub(crate) fn shard(&self, size: usize, rank: usize) -> Range<usize> {
         self.cuts.shard(self.len, size, rank)
     }
@@ -125,7 +126,7 @@ impl BucketLayout {
         self.cuts != Cuts::Even
     }
 
-    /// Puts the parameters of every owner side by side, and the borders between owners.
+    /// Puts the parameters of every owner side by side, with the borders between owners.
     fn by_owner(mut self, owners: &Owners) -> Self {
         self.slots.sort_by_key(|slot| owners.of(slot.parameter));
         let mut bucket = Self::open(self.dtype);
@@ -140,11 +141,11 @@ impl BucketLayout {
     }
 }
 
-/// Who owns the parameters that are not cut.
+/// Owners of the parameters that are not cut.
 #[derive(Debug)]
 pub(crate) struct Owners {
     ranks: usize,
-    /// By parameter; none for those that may be cut, or beyond the last.
+    /// Owner by parameter; `None` if the parameter may be cut. May be shorter than the parameters.
     owners: Vec<Option<usize>>,
 }
 
@@ -155,7 +156,7 @@ impl Owners {
         owners: Vec::new(),
     };
 
-    /// Divides the parameters that are to stay `whole` among `ranks`.
+    /// Divides the parameters that stay `whole` among `ranks`.
     pub(crate) fn of_whole(parameters: &[ParameterSpec], whole: &[bool], ranks: usize) -> Self {
         let wanted = |index: &usize| whole.get(*index).is_some_and(|whole| *whole);
         let indices: Vec<usize> = (0..parameters.len()).filter(wanted).collect();
@@ -173,8 +174,9 @@ impl Owners {
     }
 }
 
-/// The elements of each parameter that a rank owns, in the parameter's own count: what lies in its
-/// shard of the bucket. One range, since both are contiguous; often an empty one.
+/// The elements of each parameter that a rank owns: its part of the rank's shard of the bucket.
+///
+/// It is one range in the parameter's own count, because both are contiguous. It is often empty.
 pub(crate) fn owned(
     layouts: &[BucketLayout],
     parameters: usize,
@@ -196,8 +198,9 @@ pub(crate) fn owned(
     owned
 }
 
-/// Buckets for `parameters`, in the order in which they are expected to be full. Neither element
-/// types nor parameters that have an owner and those that are cut mix within a bucket.
+/// Plans buckets for `parameters`, in the order in which they should fill.
+///
+/// A bucket has one element type, and either whole parameters or parameters that are cut.
 pub(crate) fn plan(
     parameters: &[ParameterSpec],
     owners: &Owners,
@@ -258,8 +261,8 @@ mod tests {
         let parameters: Vec<_> = lens.iter().map(|len| spec(DType::F32, *len)).collect();
         let buckets = plan(&parameters, &Owners::NONE, BucketSizes::default());
         let order: Vec<_> = buckets.iter().map(parameters_of).collect();
-        // The large linear layer closes the first bucket, so that it travels while the
-        // convolutions still compute.
+        // The large linear layer closes the first bucket, which travels while the convolutions
+        // still compute.
         assert_eq!(order, [vec![7, 6, 5, 4], vec![3, 2, 1, 0]]);
     }
 
@@ -299,7 +302,7 @@ mod tests {
                     }
                 }
                 prop_assert!(used.iter().all(|count| *count <= 1));
-                // Without the parameter that came last a bucket is below the limit.
+                // Without its last parameter a bucket is below the limit.
                 let last = bucket.slots.iter().min_by_key(|slot| slot.parameter).unwrap();
                 let alignment = ALIGNMENT / bucket.dtype.size();
                 let last = last.elements.len().next_multiple_of(alignment);
@@ -337,7 +340,7 @@ mod tests {
                     }
                     mine += range.len();
                 }
-                // Nobody has more than its part of every bucket that is cut.
+                // No rank has more than its part of every bucket that is cut.
                 let cut = buckets.iter().filter(|b| !b.is_whole());
                 let fair: usize = cut.map(|b| b.len.div_ceil(size)).sum();
                 prop_assert!(mine - load <= fair);
@@ -346,7 +349,7 @@ mod tests {
             }
             prop_assert_eq!(total, lens.iter().sum::<usize>());
             prop_assert!(owners.iter().flatten().all(|count| *count == 1));
-            // Nor has anybody more than all others by more than one parameter.
+            // No rank has more than the others by more than one parameter.
             let largest = lens.iter().zip(&whole).filter(|(_, whole)| **whole);
             let largest = largest.map(|(len, _)| *len).max().unwrap_or(0);
             let most = loads.iter().max().copied().unwrap_or(0);

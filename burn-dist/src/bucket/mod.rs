@@ -1,10 +1,11 @@
-//! Gradients on their way between ranks: which of them travel together, and when.
+//! Gradients on their way between ranks, in buckets.
 //!
-//! `layout` decides at start which parameters share a bucket and where each one lies in it, and
-//! `partition` what of it is whose. The reducer in `reducer` is what the gradient hooks call: it
-//! has finished gradients put into their place and starts the all-reduce of a bucket as soon as the
-//! bucket is full. Where gradients lie meanwhile, in host memory or on a device, is the business of
-//! `store`.
+//! | file | task |
+//! |---|---|
+//! | `layout` | assigns parameters to buckets and places within them, once at the start |
+//! | `partition` | says which rank owns what |
+//! | `reducer` | called by the gradient hooks; starts a bucket's reduction when the bucket is full |
+//! | `store` | holds gradients in host memory or on a device |
 
 mod agreement;
 mod error;

@@ -1,5 +1,4 @@
-//! Who has what of a model's gradients: the buckets that they travel in, and what of each parameter
-//! is this rank's.
+//! Divides a model's gradients among ranks: the buckets, and this rank's part of each parameter.
 
 use std::ops::Range;
 
@@ -8,14 +7,14 @@ use super::layout::{BucketLayout, BucketSizes, Owners, ParameterSpec, Slot, owne
 use crate::collective::number_of;
 use crate::{Compression, ProcessGroup};
 
-/// What a rank keeps of the gradients.
+/// The gradients that a rank keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeptGradients {
-    /// All of them, reduced.
+    /// All gradients, reduced.
     Whole,
-    /// The memory of all of them; only the shard is reduced.
+    /// Memory for all gradients; only the shard is reduced.
     Scattered,
-    /// Its shard. Every backward sends all buckets, and their memory is free on arrival.
+    /// The shard. Every backward sends all buckets, and their memory is freed on arrival.
     Sharded,
 }
 
@@ -23,28 +22,28 @@ pub(crate) enum KeptGradients {
 pub(crate) struct Partition {
     /// The ranks that share one set of shards.
     pub group: ProcessGroup,
-    /// The ranks that have the same shard as this one, where there are several sets.
+    /// The ranks with the same shard as this one, if there are several sets.
     pub replicas: Option<ProcessGroup>,
     /// The trainable parameters in visit order.
     pub parameters: Vec<ParameterSpec>,
     /// The buckets, in the order in which they are sent.
     pub layouts: Vec<BucketLayout>,
     pub keep: KeptGradients,
-    /// In which number format gradients travel.
+    /// Number format in which gradients travel.
     pub compression: Compression,
-    /// Which of the models in the group, from 1; 0 if nobody counts.
+    /// Number of the model in the group, from 1; 0 if models are not counted.
     model: u32,
-    /// Per parameter, its bucket and its slot there.
+    /// Bucket and slot of each parameter.
     places: Vec<(usize, usize)>,
-    /// Per parameter, the elements of which this rank has the reduced gradient.
+    /// Elements of each parameter of which this rank has the reduced gradient.
     pub owned: Vec<Range<usize>>,
-    /// Per parameter, the elements that lie in this rank's shards.
+    /// Elements of each parameter in this rank's shards.
     pub shards: Vec<Range<usize>>,
 }
 
 impl Partition {
-    /// Divides `parameters` into buckets. Those that are to stay `whole` have one owner each where
-    /// gradients are spread over the ranks. Every rank makes the call with the same arguments.
+    /// Divides `parameters` into buckets. If gradients are spread over ranks, each `whole`
+    /// parameter has one owner. Every rank makes the call with the same arguments.
     pub(crate) fn new(
         group: &ProcessGroup,
         parameters: Vec<ParameterSpec>,
@@ -88,18 +87,18 @@ impl Partition {
         })
     }
 
-    /// There are other sets of shards than this group's: this rank's shards are reduced over
-    /// `replicas`, too, the ranks that have the same.
+    /// Also reduces this rank's shards over `replicas`, the ranks with the same shards in other
+    /// sets.
     pub(crate) fn replicated(self, replicas: Option<ProcessGroup>) -> Self {
         Self { replicas, ..self }
     }
 
-    /// There may be other models in the group, of which this has a number, from 1.
+    /// Sets the number of this model in the group, from 1.
     pub(crate) fn of_model(self, model: u32) -> Self {
         Self { model, ..self }
     }
 
-    /// Gradients travel in another number format.
+    /// Sets the number format in which gradients travel.
     pub(crate) fn compressed(self, compression: Compression) -> Self {
         Self {
             compression,
@@ -107,24 +106,24 @@ impl Partition {
         }
     }
 
-    /// By which ranks that bring another bucket, or one of another model, are told apart.
+    /// Number by which ranks detect that they bring different buckets or models.
     pub(super) fn number(&self, bucket: usize) -> u32 {
         number_of(self.model, bucket)
     }
 
-    /// The bucket of a parameter, and its slot there.
+    /// Bucket and slot of a parameter.
     pub(super) fn place(&self, parameter: usize) -> Option<(usize, usize)> {
         self.places.get(parameter).copied()
     }
 
-    /// The bucket of a parameter, and its elements there.
+    /// Bucket of a parameter, and its elements there.
     pub(crate) fn place_of(&self, parameter: usize) -> Option<(usize, Range<usize>)> {
         let (bucket, slot) = self.place(parameter)?;
         let slot = self.layouts.get(bucket)?.slots.get(slot)?;
         Some((bucket, slot.elements.clone()))
     }
 
-    /// The bucket of a parameter, and where in it lies the part `of` each parameter.
+    /// Bucket of a parameter, and the place of its part in `of` there.
     pub(super) fn place_of_part(
         &self,
         parameter: usize,
@@ -135,7 +134,7 @@ impl Partition {
         Some((bucket, start + part.start..start + part.end))
     }
 
-    /// The elements of a bucket that this rank owns.
+    /// Elements of a bucket that this rank owns.
     pub(super) fn shard_of(&self, bucket: usize) -> Range<usize> {
         let shard = |layout: &BucketLayout| layout.shard(self.group.size(), self.group.rank());
         self.layouts.get(bucket).map_or(0..0, shard)

@@ -1,4 +1,4 @@
-//! What the gradient hooks bring during backward: puts every gradient into its place in its bucket.
+//! Puts gradients from the hooks into their places in the buckets during backward.
 
 use std::sync::atomic::Ordering;
 
@@ -72,7 +72,7 @@ impl Reducer {
                 path: spec.path.clone(),
             });
         }
-        // It may still be on its way from the backward before.
+        // The bucket may still be in flight from the previous backward.
         self.arrive(state, bucket)?;
         state.store.put(parameter, gradient)?;
         if let Some(mark) = state.marks.get_mut(parameter) {

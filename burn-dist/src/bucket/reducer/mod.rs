@@ -1,15 +1,16 @@
-//! Collects gradients into buckets during backward and starts each bucket's reduction when it is
-//! full: an all-reduce, or a reduce-scatter where every rank needs its own shard alone. Where
-//! several groups of ranks have a set of shards each, a shard that has arrived goes on its way
-//! again in the last backward of a step, to the mean over the ranks that have the same.
+//! Collects gradients into buckets during backward and starts the reduction of full buckets.
 //!
-//! A bucket is full when none of its parameters has a use left in the graph. Buckets start in
-//! their layout's order on every rank, whatever order the hooks fire in, because ranks must issue
-//! collectives in the same order. What is still missing when backward ends (parameters without
-//! a gradient, or with uses in a graph that this backward did not reach) counts as zero.
+//! The reduction is an all-reduce, or a reduce-scatter if every rank needs only its own shard. If
+//! several groups of ranks have a set of shards each, shards that arrive in the last backward of a
+//! step are then averaged over the ranks with the same shard.
 //!
-//! `collect` follows the calls of the hooks, `phases` those of a step, and `reduced` is for who
-//! looks at gradients or steps parameters by them.
+//! A bucket is full when none of its parameters has a use left in the graph. All ranks must issue
+//! collectives in the same order, so buckets start in their layout's order, whatever the order of
+//! the hooks. Gradients still missing when backward ends count as zero: their parameters have no
+//! gradient, or uses in a graph that this backward did not reach.
+//!
+//! `collect` handles the calls of the hooks, `phases` those of a step, and `reduced` gives access
+//! to the gradients for reading, changing and stepping.
 
 mod collect;
 mod phases;
@@ -28,29 +29,29 @@ use super::partition::Partition;
 use super::store::{Gathering, GradientStore};
 use crate::Error;
 
-/// Gradients of one model on their way to the mean over all ranks.
+/// Averages the gradients of one model over all ranks.
 pub(crate) struct Reducer {
     partition: Arc<Partition>,
-    /// Where the parameters are.
+    /// Device of the parameters.
     device: Device,
     together: usize,
-    /// Per parameter, its uses in graphs that are alive.
+    /// Number of uses of each parameter in live graphs.
     uses: Vec<AtomicUsize>,
     state: Mutex<State>,
 }
 
-/// What a reducer knows of the step that it is in.
+/// State of the current step.
 struct State {
     phase: Phase,
     store: Box<dyn GradientStore>,
-    /// Per parameter, whether any backward of this step had a gradient; after the last one, on any
-    /// rank.
+    /// Whether a backward of this step had a gradient for a parameter; after the last backward, on
+    /// any rank.
     marks: Vec<u8>,
-    /// Per parameter, whether nothing more is expected in this backward.
+    /// Whether this backward expects nothing more for a parameter.
     complete: Vec<bool>,
-    /// Per bucket, the parameters that are not complete.
+    /// Number of incomplete parameters in each bucket.
     missing: Vec<usize>,
-    /// The bucket to start next.
+    /// The next bucket to start.
     next: usize,
     health: Health,
 }
@@ -61,7 +62,7 @@ enum Phase {
     Waiting,
     /// Backward runs; gradients stay on this rank.
     Accumulating,
-    /// Full buckets are sent.
+    /// Backward runs; full buckets are sent.
     Sending {
         /// Whether this is the last backward of the step.
         last: bool,
@@ -74,26 +75,26 @@ enum Phase {
 
 enum Health {
     Good,
-    /// An error inside backward that has not been reported yet.
+    /// An error inside backward that is not reported yet.
     Failing(BucketError),
     Failed(String),
 }
 
 impl State {
-    /// Whether any backward of this step had a gradient for a parameter; after the last one, on any
-    /// rank.
+    /// Whether a backward of this step had a gradient for a parameter; after the last backward, on
+    /// any rank.
     fn is_marked(&self, parameter: usize) -> bool {
         self.marks.get(parameter).is_some_and(|mark| *mark != 0)
     }
 
-    /// Whether a bucket has been sent in the backward that is running.
+    /// Whether the running backward has sent a bucket.
     fn is_sent(&self, bucket: usize) -> bool {
         matches!(self.phase, Phase::Sending { .. }) && bucket < self.next
     }
 }
 
 impl Reducer {
-    /// Of the gradients in `store`.
+    /// Collects the gradients in `store`.
     pub(crate) fn new(store: Box<dyn GradientStore>) -> Self {
         let partition = store.partition().clone();
         let parameters = partition.parameters.len();
@@ -114,12 +115,12 @@ impl Reducer {
         }
     }
 
-    /// The device on which parameters are, and with them their gradients.
+    /// Device of the parameters and their gradients.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Numbers that are stepped together, about.
+    /// Approximate number of elements that are stepped together.
     pub(crate) fn together(&self) -> usize {
         self.together
     }
@@ -129,7 +130,7 @@ impl Reducer {
         &self.partition.layouts
     }
 
-    /// Per parameter, the elements of which this rank has the reduced gradient.
+    /// Elements of each parameter of which this rank has the reduced gradient.
     pub(crate) fn owned(&self) -> &[Range<usize>] {
         &self.partition.owned
     }
@@ -139,13 +140,13 @@ impl Reducer {
         &self.partition.parameters
     }
 
-    /// The bucket of a parameter, and its elements there.
+    /// Bucket of a parameter, and its elements there.
     pub(crate) fn place_of(&self, parameter: usize) -> Option<(usize, Range<usize>)> {
         self.partition.place_of(parameter)
     }
 
-    /// Starts gathering a bucket of values, of which `piece` gives what this rank owns of each
-    /// parameter. A collective call.
+    /// Starts gathering a bucket of values. `piece` returns this rank's part of a parameter. A
+    /// collective call.
     pub(crate) fn gather(
         &self,
         bucket: usize,
@@ -155,8 +156,8 @@ impl Reducer {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while collecting is recorded by the hook; the state stays consistent enough to
-        // report it.
+        // The hook records a panic while collecting; the state stays consistent enough to report
+        // it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -166,7 +167,7 @@ impl Reducer {
         self.lock().next
     }
 
-    /// Number of shards that are on their way to the mean over replicas.
+    /// Number of shards on their way to the mean over replicas.
     #[cfg(test)]
     pub(super) fn replicating(&self) -> usize {
         self.lock().store.replicating()

@@ -1,5 +1,5 @@
-//! The order of a step: backward once or several times, in which buckets are sent in their layout's
-//! order as soon as they are full; the wait for what is under way; and then nothing is left of it.
+//! The phases of a step: one or more backward passes, which send full buckets in their layout's
+//! order; the wait for buckets in flight; and the reset.
 
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -10,11 +10,11 @@ use crate::bucket::agreement::Agreement;
 use crate::bucket::error::BucketError;
 use crate::bucket::partition::KeptGradients;
 
-/// Buckets on their way at a time, where their memory is given back on arrival.
+/// Largest number of buckets in flight if their memory is freed on arrival.
 const IN_FLIGHT: usize = 2;
 
 impl Reducer {
-    /// Backward is about to run. In the `last` one of a step, full buckets are sent.
+    /// Begins a backward. The `last` one of a step sends full buckets.
     pub(crate) fn begin_backward(&self, last: bool) -> Result<(), BucketError> {
         let mut state = self.lock();
         self.check(&mut state)?;
@@ -40,7 +40,7 @@ impl Reducer {
         state.complete.fill(false);
         let layouts = self.partition.layouts.iter();
         state.missing = layouts.map(|layout| layout.slots.len()).collect();
-        // What the graph does not use will not be heard of.
+        // Hooks do not report parameters that the graph does not use.
         let unused = |parameter: &usize| self.uses[*parameter].load(Ordering::Acquire) == 0;
         let completed = (0..self.uses.len())
             .filter(unused)
@@ -48,7 +48,7 @@ impl Reducer {
         completed.map_err(|error| self.fail(&mut state, error))
     }
 
-    /// Backward has returned.
+    /// Ends a backward.
     pub(crate) fn end_backward(&self) -> Result<(), BucketError> {
         let mut state = self.lock();
         self.check(&mut state)?;
@@ -63,7 +63,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits until all buckets hold the mean over ranks. Gives whether all ranks `said` the same.
+    /// Waits until all buckets hold the mean over ranks. Returns whether all ranks `said` the same.
     pub(crate) fn wait(&self, said: &Agreement) -> Result<bool, BucketError> {
         let mut state = self.lock();
         self.check(&mut state)?;
@@ -78,13 +78,13 @@ impl Reducer {
         Ok(Agreement::is_reached(&said))
     }
 
-    /// Whether any rank had a gradient for any parameter, once they have been waited for.
+    /// Whether any rank had a gradient for any parameter, after [`wait`](Self::wait).
     pub(crate) fn has_gradients(&self) -> bool {
         self.lock().marks.iter().any(|mark| *mark != 0)
     }
 
-    /// Waits for all gradients, and finds out which parameters any rank had one of; gives the
-    /// maximum of what ranks `say` meanwhile.
+    /// Waits for all gradients, and determines the parameters with a gradient on any rank. Returns
+    /// the maximum over ranks of `say`.
     fn receive_all(&self, state: &mut State, say: &[u8]) -> Result<Vec<u8>, BucketError> {
         for index in 0..self.layouts().len() {
             self.arrive(state, index)?;
@@ -102,8 +102,7 @@ impl Reducer {
         Ok(said)
     }
 
-    /// Drops the gradients of the step that is going on. Every rank makes this call after the same
-    /// backward.
+    /// Drops the gradients of the current step. Every rank calls it after the same backward.
     pub(crate) fn discard(&self) -> Result<(), BucketError> {
         let mut state = self.lock();
         self.check(&mut state)?;
@@ -112,7 +111,7 @@ impl Reducer {
                 return Err(BucketError::Order("discard was called while backward runs"));
             }
             Phase::Sent => self.receive_all(&mut state, &[]).map(drop),
-            // Of micro-batches before the last one buckets may be on their way.
+            // Buckets of earlier micro-batches may be in flight.
             Phase::Waiting | Phase::Reduced => {
                 (0..self.layouts().len()).try_for_each(|index| self.arrive(&mut state, index))
             }
@@ -123,7 +122,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// The gradients have been used: the next backward begins a new step.
+    /// Marks the gradients as used: the next backward begins a new step.
     pub(crate) fn reset(&self) {
         let mut state = self.lock();
         state.phase = Phase::Waiting;
@@ -131,7 +130,7 @@ impl Reducer {
         state.store.reset();
     }
 
-    /// Nothing more is expected for a parameter: sends what is full and next in order.
+    /// Marks a parameter as complete, and sends full buckets that are next in order.
     pub(super) fn complete(&self, state: &mut State, parameter: usize) -> Result<(), BucketError> {
         let Some((bucket, _)) = self.partition.place_of(parameter) else {
             return Ok(());
@@ -147,7 +146,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Sends a bucket. Waits for those that were sent long before.
+    /// Sends a bucket. Waits for buckets that were sent long before.
     fn send(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
         self.arrive(state, index)?;
         state.store.send(index)?;
@@ -166,8 +165,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits for a bucket that is on its way. When it has come for the last time in this step, its
-    /// shard goes on to the mean over replicas.
+    /// Waits for a bucket in flight. On its last arrival in this step, its shard goes on to the
+    /// mean over replicas.
     pub(super) fn arrive(&self, state: &mut State, index: usize) -> Result<(), BucketError> {
         if !state.store.arrive(index)? {
             return Ok(());
@@ -194,13 +193,12 @@ impl Reducer {
         }
     }
 
-    /// Refuses everything from now on, because of what all ranks have seen.
+    /// Refuses everything from now on, for a reason that all ranks have seen.
     pub(crate) fn refuse(&self, reason: &str) {
         self.lock().health = Health::Failed(reason.to_owned());
     }
 
-    /// Refuses everything after an error, and tells the other ranks of it: they wait for what will
-    /// not come.
+    /// Refuses everything after an error and tells the other ranks, which would wait.
     pub(super) fn fail(&self, state: &mut State, error: BucketError) -> BucketError {
         let reason = error.to_string();
         let partition = &self.partition;

@@ -1,4 +1,4 @@
-//! Reduced gradients, for who looks at them, changes them, or steps parameters by them.
+//! Reduced gradients: reads them, changes them, steps parameters with them.
 
 use std::ops::Range;
 
@@ -11,8 +11,10 @@ use crate::bucket::store::FusedStep;
 use crate::fused::FusedState;
 
 impl Reducer {
-    /// Euclidean norm of all reduced gradients together; the same bits on every rank, and, where no
-    /// parameter stays whole, whatever the ranks keep of the gradients. A collective call.
+    /// Euclidean norm of all reduced gradients together. A collective call.
+    ///
+    /// It has the same bits on every rank and, if no parameter stays whole, for every
+    /// [`KeptGradients`].
     pub(crate) fn norm(&self) -> Result<f64, BucketError> {
         let mut state = self.lock();
         let own = state.store.sum_of_squares();
@@ -25,7 +27,7 @@ impl Reducer {
             .map_err(|error| self.fail(&mut state, error))
     }
 
-    /// Euclidean norms of the reduced gradients, by parameter; none where no rank had one. The same
+    /// Euclidean norm of each parameter's reduced gradient; `None` if no rank had one. The same
     /// bits on every rank. A collective call.
     pub(crate) fn norms(&self) -> Result<Vec<Option<f64>>, BucketError> {
         let mut state = self.lock();
@@ -49,8 +51,8 @@ impl Reducer {
         Ok(group.all_reduce::<f64>(sums, ReduceOp::Sum)?)
     }
 
-    /// The reduced gradients of what this rank owns of `parameters`, in their order: none of those
-    /// that no rank had one of, or that this rank owns nothing of.
+    /// The reduced gradients of this rank's part of `parameters`, in their order. `None` if no rank
+    /// had a gradient or this rank owns nothing of the parameter.
     pub(crate) fn shards(
         &self,
         parameters: &[usize],
@@ -63,8 +65,7 @@ impl Reducer {
         Ok(parameters.iter().map(of).map(Option::flatten).collect())
     }
 
-    /// Replaces what this rank owns of every parameter's reduced gradient by what `change` makes of
-    /// it.
+    /// Replaces this rank's part of every reduced gradient by the result of `change`.
     pub(crate) fn change(
         &self,
         mut change: impl FnMut(usize, Range<usize>, Tensor<1>) -> Tensor<1>,
@@ -91,8 +92,8 @@ impl Reducer {
         outcome.map_err(|error| self.fail(&mut self.lock(), error))
     }
 
-    /// Steps what this rank owns of parameters by their reduced gradients times `factor`: the new
-    /// values, and states. Of those that no rank had a gradient of both are as they were.
+    /// Steps this rank's part of parameters with their reduced gradients times `factor`; returns
+    /// new values and states. A parameter without a gradient on any rank keeps both.
     pub(crate) fn step(
         &self,
         parameters: Vec<FusedStep<'_>>,

@@ -1,8 +1,8 @@
-//! Gradients on a device whose memory the processor does not share: they stay there until their
-//! bucket is full, and what becomes of the bucket returns there.
+//! Gradients in device memory. They stay there until their bucket is full, and the reduced bucket
+//! returns there.
 //!
-//! Reading a gradient waits for all that was queued on the device before it, so one read per
-//! parameter would stop backward as often as the model has parameters.
+//! Reading from a device waits for all its queued work. One read per parameter would stop backward
+//! once per parameter.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,33 +20,34 @@ use crate::bucket::partition::{KeptGradients, Partition};
 use crate::fused::{FusedState, OnDevice, step_on_device};
 use crate::{Cuts, Error};
 
-/// Numbers on a device that are computed with together, about, where they may be copies: 64 MiB of
-/// them.
+/// Approximate number of elements that are computed together on a device: 64 MiB, because they may
+/// be copies.
 const TOGETHER: usize = 1 << 24;
 
-/// Collectives on the memory of a device. Every rank calls the same in the same order, on the
-/// thread that computes.
+/// Collectives on device memory. Every rank makes the same calls in the same order, on the thread
+/// that computes.
 pub(crate) trait DeviceCollectives: fmt::Debug + Send + Sync {
     /// Starts replacing `flat` by its mean over all ranks.
     fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle>;
 
-    /// Starts the same of a bucket that is cut into shards, of which only this rank's is wanted:
-    /// what comes is as long as the shard, in memory of its own; anything if the shard is empty,
-    /// since devices have no empty memory.
+    /// Starts the mean of a bucket of which this rank wants only its shard.
+    ///
+    /// The result is as long as the shard, in memory of its own. It is arbitrary if the shard is
+    /// empty, since devices have no empty memory.
     fn start_mean_of_shard(&self, flat: Tensor<1>, cuts: &Cuts) -> Box<dyn DeviceHandle>;
 
-    /// Starts filling in the shards of all ranks. `flat` has this rank's in its place, and is a
-    /// bucket of this `number`, from 1: ranks that bring others are told apart.
+    /// Starts filling in the shards of all ranks. `flat` has this rank's shard in its place.
+    /// `number` identifies the bucket, from 1: ranks that bring different buckets get an error.
     fn start_gather(&self, flat: Tensor<1>, number: u32, cuts: &Cuts) -> Box<dyn DeviceHandle>;
 }
 
-/// A collective on the device that was started.
+/// A started collective on a device.
 pub(crate) trait DeviceHandle: Send {
-    /// Waits for it, and gives the result.
+    /// Waits for the collective and returns the result.
     fn wait(self: Box<Self>) -> Result<Tensor<1>, Error>;
 }
 
-/// A rank without others.
+/// A group of one rank.
 #[derive(Debug)]
 pub(crate) struct Alone;
 
@@ -64,25 +65,25 @@ impl DeviceCollectives for Alone {
     }
 }
 
-/// What is there already.
+/// A result that is already there.
 impl DeviceHandle for Tensor<1> {
     fn wait(self: Box<Self>) -> Result<Tensor<1>, Error> {
         Ok(*self)
     }
 }
 
-/// A device, and how buckets are reduced there.
+/// A device and its collectives.
 #[derive(Debug)]
 pub(crate) struct Resident {
     pub(crate) device: Device,
-    /// Over the ranks that share one set of shards.
+    /// Collectives over the ranks that share one set of shards.
     pub(crate) within: Arc<dyn DeviceCollectives>,
-    /// Over the ranks that have the same shard, where there are several sets.
+    /// Collectives over the ranks with the same shard, if there are several sets.
     pub(crate) across: Option<Arc<dyn DeviceCollectives>>,
 }
 
-/// The gradients of a model whose parameters are on a device. Of a bucket only this rank's shard is
-/// left, unless all are kept.
+/// The gradients of a model on a device. Only this rank's shard of a bucket is kept, unless the
+/// rank keeps all gradients.
 pub(crate) struct DeviceStore {
     partition: Arc<Partition>,
     on: Resident,
@@ -91,13 +92,13 @@ pub(crate) struct DeviceStore {
 
 #[derive(Default)]
 struct Bucket {
-    /// Gradients that have come.
+    /// Gradients that have arrived.
     parts: Parts,
     /// The bucket on its way to the mean.
     travelling: Option<Box<dyn DeviceHandle>>,
-    /// Their mean, where all of it is kept and there are other ranks.
+    /// The mean of the bucket, if it is kept whole and there are other ranks.
     mean: Option<Tensor<1>>,
-    /// Else the sum of this rank's shards over the backward passes of the step.
+    /// Otherwise the sum of this rank's shards over the backward passes of the step.
     shard: Option<Tensor<1>>,
     /// The shard on its way to the mean over replicas.
     replicating: Option<Box<dyn DeviceHandle>>,
@@ -121,11 +122,11 @@ impl DeviceStore {
         self.partition.keep == KeptGradients::Whole && self.partition.group.size() == 1
     }
 
-    /// The parts `of` the reduced gradients of `parameters`, in their order: none of those of which
-    /// the part is empty.
+    /// The parts `of` the reduced gradients of `parameters`, in their order; `None` for empty
+    /// parts.
     fn parts(&self, parameters: &[usize], of: &[Range<usize>]) -> Vec<Option<Tensor<1>>> {
         let mut found = vec![None; parameters.len()];
-        // By bucket, who wants what of it.
+        // For each bucket, the parameters that are wanted and their places.
         let mut wanted: BTreeMap<usize, (Vec<usize>, Vec<Range<usize>>)> = BTreeMap::new();
         for (at, &parameter) in parameters.iter().enumerate() {
             let Some((index, slot)) = self.partition.place(parameter) else {
@@ -333,7 +334,7 @@ impl GradientStore for DeviceStore {
                 None => Err((step.values.get(), step.state)),
             });
         }
-        // Where kernels are turned off, no parameter is stepped here.
+        // If kernels are turned off, no parameter is stepped here.
         let stepped = match (stepping.is_empty(), Kernels::on(self.device())) {
             (true, _) => Vec::new(),
             (false, Some(kernels)) => step_on_device(kernels, stepping, factor),
@@ -401,7 +402,7 @@ impl GradientStore for DeviceStore {
     }
 }
 
-/// A bucket of values on its way on the device.
+/// A bucket of values in flight on the device.
 #[derive(Default)]
 struct DeviceGathering {
     coming: Option<Box<dyn DeviceHandle>>,
@@ -436,14 +437,14 @@ impl Gathering for DeviceGathering {
     }
 }
 
-/// What is there of a bucket on the device, by slot.
+/// The parts of a bucket that are on the device, by slot.
 #[derive(Default)]
 struct Parts {
     slots: Vec<Option<Tensor<1>>>,
 }
 
 impl Parts {
-    /// Puts a gradient into its slot, or adds it to what lies there.
+    /// Puts a gradient into its slot, or adds it to the one there.
     fn add(&mut self, slot: usize, gradient: Tensor<1>) {
         if self.slots.len() <= slot {
             self.slots.resize(slot + 1, None);
@@ -455,7 +456,7 @@ impl Parts {
         });
     }
 
-    /// Puts a gradient in place of the one that lies in its slot.
+    /// Replaces the gradient in a slot.
     fn replace(&mut self, slot: usize, gradient: Tensor<1>) {
         if let Some(place) = self.slots.get_mut(slot) {
             *place = Some(gradient);
@@ -466,7 +467,7 @@ impl Parts {
         self.slots.get(slot)?.as_ref()
     }
 
-    /// What is there, in the order of the slots.
+    /// All parts, in the order of the slots.
     fn all(&self) -> impl Iterator<Item = &Tensor<1>> {
         self.slots.iter().flatten()
     }
@@ -475,7 +476,7 @@ impl Parts {
         self.slots.clear();
     }
 
-    /// The bucket; what is missing of it is zero, and so are its gaps.
+    /// The bucket as one tensor; missing parts and gaps are zero.
     fn take_flat(&mut self, layout: &BucketLayout, device: &Device) -> Tensor<1> {
         let dtype = burn_dtype(layout.dtype);
         let parts = layout.slots.iter().zip(mem::take(&mut self.slots));
@@ -497,7 +498,7 @@ fn assemble(
     parts.into_iter().fold(flat, put)
 }
 
-/// Parts of what was assembled; without copies, where the device allows it.
+/// Parts of an assembled tensor, without copies if the device allows it.
 pub(crate) fn take_parts(flat: Tensor<1>, places: &[Range<usize>]) -> Vec<Tensor<1>> {
     if let Some(kernels) = Kernels::on(&flat.device()) {
         return kernels.take_parts(flat, places);
@@ -506,8 +507,8 @@ pub(crate) fn take_parts(flat: Tensor<1>, places: &[Range<usize>]) -> Vec<Tensor
     places.iter().map(part).collect()
 }
 
-/// Sum of the squares of all `parts`, in `f32` on the device and read once. Where there are kernels
-/// for the device, its order depends on the lengths alone.
+/// Sum of squares of all `parts`, in `f32` on the device, with one read. With kernels for the
+/// device, its order depends only on the lengths.
 fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f64, String> {
     let mut sums = Vec::new();
     let (mut together, mut numbers) = (Vec::new(), 0);
@@ -528,13 +529,13 @@ fn sum_of_squares(parts: impl Iterator<Item = Tensor<1>>) -> Result<f64, String>
     Ok(all.iter::<f64>().sum())
 }
 
-/// Sum of the squares of one.
+/// Sum of squares of one part.
 fn square(part: Tensor<1>) -> Tensor<1> {
-    // Not `sum`, which adds atomically on CUDA, and so in another order each time.
+    // Not `sum`: on CUDA it adds atomically, in a different order each time.
     part.clone().mul(part).sum_dim(0)
 }
 
-/// Sums of the squares of parts of all `tensors`.
+/// Sums of squares of parts of all `tensors`.
 fn squares(tensors: Vec<Tensor<1>>) -> Option<Tensor<1>> {
     if let Some(kernels) = Kernels::on(&tensors.first()?.device()) {
         return kernels.sums_of_squares(tensors);

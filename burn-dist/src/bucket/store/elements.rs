@@ -1,4 +1,4 @@
-//! Gradients in a bucket's memory: copy in, add, measure, copy out, whatever the element type.
+//! Element access in a bucket's memory for every element type: copy in, add, measure, copy out.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use burn::tensor::{DType as BurnDType, TensorData, bf16, f16};
 use crate::reduce::vectorised;
 use crate::{Buffer, DType, Element, Error};
 
-/// Arithmetic that gradients need. 16-bit types compute in `f32` and round once.
+/// Arithmetic on gradients. 16-bit types compute in `f32` and round once.
 trait Float: Element + burn::tensor::Element {
     const ZERO: Self;
     fn plus(self, other: Self) -> Self;
@@ -48,8 +48,8 @@ macro_rules! half_float {
 }
 half_float!(f16, bf16);
 
-/// Runs a body with `$type` bound to the buffer's element type. Buckets hold floats alone; for
-/// anything else the typed access below reports the mismatch.
+/// Runs a body with `$type` bound to the buffer's element type. Buckets hold floats only; for other
+/// types the typed access below reports the mismatch.
 macro_rules! with_type {
     ($dtype:expr, $type:ident => $body:expr) => {
         match $dtype {
@@ -73,7 +73,7 @@ macro_rules! with_type {
     };
 }
 
-/// Our name for an element type of Burn's, if gradients can have it.
+/// Our name for one of Burn's element types, if gradients can have it.
 pub(crate) fn gradient_dtype(dtype: BurnDType) -> Option<DType> {
     match dtype {
         BurnDType::F32 => Some(DType::F32),
@@ -84,7 +84,7 @@ pub(crate) fn gradient_dtype(dtype: BurnDType) -> Option<DType> {
     }
 }
 
-/// Burn's name for one of those types.
+/// Burn's name for one of these types.
 pub(crate) fn burn_dtype(dtype: DType) -> BurnDType {
     match dtype {
         DType::F16 => BurnDType::F16,
@@ -94,16 +94,16 @@ pub(crate) fn burn_dtype(dtype: DType) -> BurnDType {
     }
 }
 
-/// How a gradient meets what is already in its place.
+/// How a gradient combines with the values in its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// The first part in this step replaces the last step's values.
+    /// The first part in this step replaces the values of the last step.
     First,
-    /// A further use of the parameter, or a further micro-batch.
+    /// A further use of the parameter, or a further micro-batch, is added.
     Further,
 }
 
-/// Puts a gradient into its place. False if its type or length is not that of the place.
+/// Puts a gradient into its place. False if its type or length does not match.
 pub(super) fn put(
     buffer: &mut Buffer,
     place: &Range<usize>,
@@ -158,7 +158,7 @@ pub(super) fn clear(buffer: &mut Buffer, place: &Range<usize>) -> Result<(), Err
     })
 }
 
-/// Sum of the squares of a place, in `f64` and in an order that depends on the length alone.
+/// Sum of squares of a place, in `f64` and in an order that depends only on the length.
 pub(super) fn sum_of_squares(buffer: &Buffer, place: &Range<usize>) -> Result<f64, Error> {
     with_type!(buffer.dtype(), T => {
         let values = buffer.as_slice::<T>()?.get(place.clone()).unwrap_or_default();
@@ -189,7 +189,7 @@ fn sum_of_squares_typed<T: Float>(values: &[T]) -> f64 {
     partial.iter().sum()
 }
 
-/// A copy of a place.
+/// Copies a place out.
 pub(super) fn read(buffer: &Buffer, place: &Range<usize>) -> Result<TensorData, Error> {
     with_type!(buffer.dtype(), T => {
         let values = buffer.as_slice::<T>()?.get(place.clone()).unwrap_or_default();
@@ -197,7 +197,7 @@ pub(super) fn read(buffer: &Buffer, place: &Range<usize>) -> Result<TensorData, 
     })
 }
 
-/// Adds, or copies in, the part of a reduced bucket that this rank owns.
+/// Adds or copies this rank's part of a reduced bucket into its shard.
 pub(super) fn take_shard(
     shard: &mut Buffer,
     bucket: &Buffer,
@@ -220,7 +220,7 @@ pub(super) fn take_shard(
     })
 }
 
-/// Puts the part of a bucket that this rank owns back into it.
+/// Copies this rank's shard back into its place in a bucket.
 pub(super) fn give_shard(
     shard: &Buffer,
     bucket: &mut Buffer,

@@ -1,4 +1,4 @@
-//! Gradients in host memory: in buckets that collectives reduce where they are.
+//! Gradients in host memory, in buckets that collectives reduce in place.
 
 use std::mem;
 use std::ops::Range;
@@ -16,20 +16,20 @@ use crate::fused::FusedState;
 use crate::reduce::vectorised;
 use crate::{Buffer, DType, Error, Handle, ReduceOp};
 
-/// The gradients of a model whose parameters are in host memory.
+/// The gradients of a model in host memory.
 pub(crate) struct HostStore {
     partition: Arc<Partition>,
     device: Device,
     buckets: Vec<Bucket>,
-    /// Per parameter, whether a gradient lies in its place.
+    /// Whether a gradient lies in its place, by parameter.
     present: Vec<bool>,
 }
 
 struct Bucket {
     memory: BucketMemory,
-    /// Sum of this rank's shards over the backward passes of the step, where nothing else is kept.
+    /// Sum of this rank's shards over the backward passes of the step, if nothing else is kept.
     shard: Option<Shard>,
-    /// This rank's shard, on its way to the mean over replicas.
+    /// This rank's shard on its way to the mean over replicas.
     replicating: Option<Handle>,
 }
 
@@ -53,7 +53,7 @@ impl HostStore {
         let bucket = |layout: &BucketLayout| -> Result<Bucket, BucketError> {
             let memory = match keep {
                 KeptGradients::Whole => Some(group.bucket(layout.dtype, layout.len)?),
-                // Memory that all ranks have mapped would count as often as there are ranks.
+                // Memory that all ranks map would count once for each rank.
                 KeptGradients::Scattered => Some(Buffer::zeroed(layout.dtype, layout.len)),
                 KeptGradients::Sharded => None,
             };
@@ -81,14 +81,14 @@ impl HostStore {
         })
     }
 
-    /// Memory for a bucket, of arbitrary contents: every slot is written or cleared before the
-    /// bucket is sent, and the padding between slots is never looked at.
+    /// Memory for a bucket, with arbitrary contents: every slot is written or cleared before the
+    /// bucket is sent, and padding is never read.
     fn new_memory(&self, bucket: usize) -> Buffer {
         let layout = &self.partition.layouts[bucket];
         Buffer::recycled(layout.dtype, layout.len).compress(self.partition.compression)
     }
 
-    /// Where the reduced gradient of the part `of` a parameter lies, which this rank has.
+    /// Place of the reduced gradient of this rank's part `of` a parameter.
     fn reduced(&self, parameter: usize, of: &[Range<usize>]) -> Option<(&Buffer, Range<usize>)> {
         let (index, place) = self.partition.place_of_part(parameter, of)?;
         let bucket = self.buckets.get(index)?;
@@ -103,7 +103,7 @@ impl HostStore {
         }
     }
 
-    /// What this rank owns of a parameter cannot be had.
+    /// The error for a part of a parameter that cannot be read.
     fn unreadable(&self, parameter: usize, reason: String) -> BucketError {
         BucketError::unreadable(self.partition.parameters.get(parameter), reason)
     }
@@ -409,7 +409,7 @@ fn blend(average: &mut [f32], values: &[f32], weight: f32) {
 /// A bucket of values on its way into host memory, in `f32`.
 struct HostGathering {
     coming: Option<Handle>,
-    /// Its parts may outlive it.
+    /// Shared, because its parts may outlive it.
     there: bytes::Bytes,
 }
 
@@ -438,7 +438,7 @@ impl Gathering for HostGathering {
 
     fn parts(&self, places: &[Range<usize>]) -> Vec<Tensor<1>> {
         let part = |place: &Range<usize>| {
-            // Whoever writes to it gets a copy.
+            // A writer gets a copy.
             let part = Bytes::from_shared(self.part(place)?, AllocationProperty::Native);
             let data = TensorData::from_bytes(part, [place.len()], BurnDType::F32);
             Some(Tensor::from_data(data, (&Device::flex(), BurnDType::F32)))

@@ -1,5 +1,5 @@
-//! Memory for gradients, from the hooks to the optimizer, and what is computed in it. One trait
-//! hides whether that memory is the host's or a device's.
+//! Memory for gradients from the hooks to the optimizer. One trait hides whether it is host or
+//! device memory.
 
 mod device;
 mod elements;
@@ -24,53 +24,53 @@ pub(crate) use device::{
 pub(crate) use elements::{burn_dtype, gradient_dtype};
 pub(crate) use host::HostStore;
 
-/// The gradients of a model, which are collected in buckets, reduced over the ranks, and kept until
-/// the optimizer has had them; and the collectives that make wholes of what each rank owns.
+/// The gradients of a model: collects them in buckets, reduces them over ranks, and keeps them for
+/// the optimizer. It also gathers values from the ranks' parts.
 ///
-/// Buckets are sent and waited for in the same order on every rank. In which, and when, is not
-/// decided here.
+/// Buckets are sent and waited for in the same order on every rank. The caller decides the order
+/// and the time.
 pub(crate) trait GradientStore: fmt::Debug + Send {
     fn partition(&self) -> &Arc<Partition>;
 
-    /// Where the parameters are, and what is made of the gradients.
+    /// Device of the parameters and of all results.
     fn device(&self) -> &Device;
 
-    /// Numbers that are computed with together, about; a parameter at a time if there is nothing to
-    /// be gained.
+    /// Approximate number of elements to compute together. One parameter at a time if batches gain
+    /// nothing.
     fn together(&self) -> usize;
 
-    /// Puts the gradient of one use of a parameter into its place, or adds it to what lies there.
+    /// Puts the gradient of one use of a parameter into its place, or adds it to the one there.
     fn put(&mut self, parameter: usize, gradient: Tensor<1>) -> Result<(), BucketError>;
 
-    /// Starts the reduction of a bucket; what is missing of it is zero.
+    /// Starts the reduction of a bucket; missing gradients are zero.
     fn send(&mut self, bucket: usize) -> Result<(), BucketError>;
 
-    /// Waits for a bucket that is on its way, and adds what this rank keeps of it to what it has.
-    /// Gives whether there was something to come.
+    /// Waits for a bucket in flight and adds what this rank keeps of it. Returns whether one was in
+    /// flight.
     fn arrive(&mut self, bucket: usize) -> Result<bool, BucketError>;
 
-    /// Sends this rank's shard of a bucket on to the mean over replicas, if there are any.
+    /// Sends this rank's shard of a bucket to the mean over replicas, if there are any.
     fn replicate(&mut self, bucket: usize) -> Result<(), BucketError>;
 
-    /// Waits for a shard that is on its way to the mean over replicas.
+    /// Waits for a shard on its way to the mean over replicas.
     fn arrive_replicated(&mut self, bucket: usize) -> Result<(), BucketError>;
 
-    /// Sum of the squares of the gradients in this rank's shards: of its shards alone, where it has
-    /// more, since sums of the same parts have the same bits.
+    /// Sum of squares of the gradients in this rank's shards, even if the rank has more gradients:
+    /// sums of the same parts have the same bits.
     fn sum_of_squares(&self) -> Result<f64, BucketError>;
 
-    /// The same of each of `parameters`.
+    /// The same sum for each of `parameters`.
     fn squares(&self, parameters: &[usize]) -> Result<Vec<f64>, BucketError>;
 
-    /// The reduced gradients of what this rank owns of `parameters`, in their order, to be kept;
-    /// none where that is nothing.
+    /// Copies of the reduced gradients of this rank's part of `parameters`, in their order; `None`
+    /// if the part is empty.
     fn shard(&self, parameters: &[usize]) -> Result<Vec<Option<Tensor<1>>>, BucketError>;
 
-    /// Replaces one of these.
+    /// Replaces one of these gradients.
     fn replace(&mut self, parameter: usize, gradient: Tensor<1>) -> Result<(), BucketError>;
 
-    /// Steps parameters by the reduced gradients of what this rank owns of them, times `factor`:
-    /// the new values, and states.
+    /// Steps this rank's part of parameters with their reduced gradients times `factor`; returns
+    /// new values and states.
     fn step(
         &self,
         parameters: Vec<FusedStep<'_>>,
@@ -84,8 +84,7 @@ pub(crate) trait GradientStore: fmt::Debug + Send {
         weight: f32,
     ) -> Result<Vec<Tensor<1>>, BucketError>;
 
-    /// Starts gathering a bucket of values, of which `piece` gives what this rank owns of each
-    /// parameter.
+    /// Starts gathering a bucket of values. `piece` returns this rank's part of a parameter.
     fn gather(
         &self,
         bucket: usize,
@@ -95,7 +94,7 @@ pub(crate) trait GradientStore: fmt::Debug + Send {
     /// Drops the gradients: the next ones begin a new step.
     fn reset(&mut self);
 
-    /// Number of shards that are on their way to the mean over replicas.
+    /// Number of shards on their way to the mean over replicas.
     #[cfg(test)]
     fn replicating(&self) -> usize;
 }
@@ -105,20 +104,20 @@ pub(crate) struct FusedStep<'a> {
     pub parameter: usize,
     pub fused: Fused,
     pub learning_rate: f64,
-    /// What this rank owns of it.
+    /// This rank's part of the parameter.
     pub values: Part<'a>,
-    /// None before the first step.
+    /// `None` before the first step.
     pub state: Option<FusedState>,
 }
 
-/// A bucket of values that is gathered from all ranks.
+/// A bucket of values that is being gathered from all ranks.
 pub(crate) trait Gathering: Send {
-    /// Waits until it is there.
+    /// Waits until the values have arrived.
     fn wait(&mut self) -> Result<(), Error>;
 
-    /// Parts of what has come, not copied where that is possible; none of what has not.
+    /// Parts of the gathered values, without copies if possible; empty before they have arrived.
     fn parts(&self, places: &[Range<usize>]) -> Vec<Tensor<1>>;
 
-    /// Replaces the values of its parameters, of all that there are, by those that have come.
+    /// Replaces the bucket's parameters in `values` (all parameters) by the gathered ones.
     fn replace(&self, layout: &BucketLayout, values: &mut [Tensor<1>]) -> Result<(), Error>;
 }

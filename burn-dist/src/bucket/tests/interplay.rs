@@ -1,7 +1,6 @@
-//! All that can meet in a step at once, against sums that are made here: what ranks keep,
-//! parameters that are not cut, several sets of shards, accumulation, gradients that only some
-//! ranks have, and an overflow in between. Recycled memory holds no number in tests, so what is not
-//! written is seen.
+//! Combines everything that can meet in one step, and compares with sums computed here: kept
+//! gradients, whole parameters, several sets of shards, accumulation, gradients on some ranks only,
+//! and an overflow. Recycled memory is NaN in tests, so an unwritten element shows.
 
 use proptest::prelude::*;
 
@@ -24,7 +23,7 @@ struct Case {
 }
 
 const STEPS: usize = 3;
-/// In which one rank has an infinite gradient.
+/// The step in which one rank has an infinite gradient.
 const OVERFLOWS: usize = 1;
 
 impl Case {
@@ -32,7 +31,7 @@ impl Case {
         self.sets * self.ranks
     }
 
-    /// How often a rank uses a parameter in a micro-batch.
+    /// How many times a rank uses a parameter in a micro-batch.
     fn uses(&self, step: usize, micro_batch: usize, rank: usize, parameter: usize) -> usize {
         let mixed = self.seed + 7 * step + 11 * micro_batch + 13 * rank + 17 * parameter;
         mixed.wrapping_mul(0x9e37_79b9) / 64 % 3
@@ -156,7 +155,7 @@ impl Case {
             assert_eq!(found.unwrap_or_default(), expected[own], "p{parameter}");
             squares += expected.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
         }
-        // On a device squares are added in f32.
+        // On a device squares are summed in f32.
         let exact = if self.on_device { 1e-5 } else { 1e-9 };
         assert!((norm - squares.sqrt()).abs() <= exact * norm, "{norm}");
     }

@@ -1,4 +1,4 @@
-//! The reducer by itself, called as the hooks call it.
+//! The reducer alone, called as the hooks call it.
 
 mod interplay;
 
@@ -23,7 +23,7 @@ fn in_host_memory(partition: Partition) -> Reducer {
     Reducer::new(Box::new(HostStore::new(partition).unwrap()))
 }
 
-/// Waits for the gradients of a step, as whoever steps does it.
+/// Waits for the gradients of a step, as a step does.
 fn wait(reducer: &Reducer) {
     assert!(reducer.wait(&Agreement::on_rate(0.1)).unwrap());
 }
@@ -47,7 +47,7 @@ fn gradient(value: f32) -> Tensor<1> {
     Tensor::full([LEN], value, &Device::flex())
 }
 
-/// One use comes to its end in backward, as the hook operation does it.
+/// Ends one use in backward, as the hook operation does.
 fn fire(reducer: &Reducer, parameter: usize, value: f32) {
     reducer.collect(parameter, gradient(value));
     reducer.released(parameter);
@@ -68,7 +68,7 @@ fn buckets_are_sent_during_backward_in_layout_order() {
     assert_eq!(reducer.sent(), 0);
     fire(&reducer, 3, 1.0);
     assert_eq!(reducer.sent(), 1);
-    // Out of turn: waits for parameter 2.
+    // Out of order: waits for parameter 2.
     fire(&reducer, 1, 1.0);
     assert_eq!(reducer.sent(), 1);
     fire(&reducer, 2, 1.0);
@@ -239,7 +239,7 @@ fn integers_are_no_gradients() {
 }
 
 mod resident {
-    //! Gradients that stay on a device, which the processor plays, against those that do not.
+    //! Compares gradients on a device, which the CPU imitates, with gradients in host memory.
 
     use std::sync::Arc;
     use std::time::Duration;
@@ -250,7 +250,7 @@ mod resident {
     use crate::group::GroupOptions;
     use crate::{Compression, Cuts, Error};
 
-    /// The processor as a device of its own.
+    /// The CPU as a device of its own.
     pub(super) fn there(within: &ProcessGroup, across: Option<&ProcessGroup>) -> Resident {
         let staged = |group: &ProcessGroup| -> Arc<dyn DeviceCollectives> {
             match group.size() {
@@ -273,8 +273,8 @@ mod resident {
         Reducer::new(Box::new(DeviceStore::new(partition, resident)))
     }
 
-    /// What a rank has after a step of two micro-batches with a parameter that is used twice, one
-    /// that only rank 0 uses, and one that nobody uses.
+    /// The gradients of a rank after a step of two micro-batches, with a parameter that is used
+    /// twice, one that only rank 0 uses, and one that nobody uses.
     fn step(reducer: &Reducer, rank: usize) -> (Vec<Option<Vec<f32>>>, f64) {
         for micro_batch in 0..2 {
             let value = (1 + rank + 10 * micro_batch) as f32;
@@ -290,7 +290,7 @@ mod resident {
         }
         wait(reducer);
         let norm = reducer.norm().unwrap();
-        // Nothing is kept of what this rank does not own.
+        // A rank keeps nothing of parameters that it does not own.
         let some = |values: &Vec<f32>| !values.is_empty();
         let all = (0..3).map(|parameter| result(reducer, parameter).filter(some));
         let all = all.collect();
@@ -427,7 +427,7 @@ mod resident {
             let reducer = on_device(partition, resident);
             reducer.begin_backward(true).unwrap();
             reducer.end_backward().unwrap();
-            // The group outlives the step, so nobody is missed.
+            // The group outlives the step, so no rank is missing.
             (
                 reducer
                     .wait(&Agreement::on_rate(0.1))
