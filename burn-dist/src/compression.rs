@@ -1,33 +1,33 @@
-//! In how few bits numbers travel from one rank to another, where a network is slower than the
-//! arithmetic.
+//! Compression of numbers that travel between ranks, for networks slower than the arithmetic.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::element::{DType, ReduceOp};
 
-/// The number format in which sums and means of `f32` travel between ranks that share no memory.
-/// Numbers are added in `f32`, and a sum is rounded where it is sent on: by every rank of a ring,
-/// or by every node whose ranks share memory. All ranks get the same bits. (PyTorch's communication
-/// hooks do the same,
-/// <https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html>.)
+/// Number format in which sums and means of `f32` travel between ranks without shared memory.
+///
+/// Numbers are added in `f32`. A sum is rounded when it is sent on: by every rank of a ring, or by
+/// every node whose ranks share memory. All ranks get the same bits. PyTorch's communication hooks
+/// do the same, <https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html>.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// As they are.
+    /// Uncompressed.
     #[default]
     None,
-    /// bfloat16: half the bytes, the range of `f32`, 8 of its 24 bits.
+    /// bfloat16: half the bytes, the range of `f32`, 8 of its 24 mantissa bits.
     Bf16,
-    /// IEEE half precision: half the bytes, 11 bits, but what is larger than 65,504 is infinite,
-    /// and what is smaller than 6e-8 is zero.
+    /// IEEE half precision: half the bytes, 11 mantissa bits.
+    ///
+    /// Values above 65,504 become infinite, values below 6e-8 become zero.
     F16,
 }
 
 impl Compression {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::None, Self::Bf16, Self::F16];
 
-    /// The name used in configurations.
+    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -36,7 +36,7 @@ impl Compression {
         }
     }
 
-    /// The type in which elements of `dtype` travel, if it is another one.
+    /// The type in which elements of `dtype` travel, if it differs.
     pub const fn travels_as(self, dtype: DType) -> Option<DType> {
         match (self, dtype) {
             (Self::Bf16, DType::F32) => Some(DType::BF16),
@@ -45,7 +45,7 @@ impl Compression {
         }
     }
 
-    /// The same of a reduction of them.
+    /// The same for a reduction with `op`.
     pub(crate) fn of_reduction(self, dtype: DType, op: Option<ReduceOp>) -> Option<DType> {
         let adds = matches!(op, Some(ReduceOp::Sum | ReduceOp::Mean));
         self.travels_as(dtype).filter(|_| adds)
@@ -69,7 +69,7 @@ impl FromStr for Compression {
     }
 }
 
-/// The name of no compression.
+/// A name that is not a format's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown compression `{name}`; known: {}", Compression::ALL.map(Compression::name).join(", "))]
 pub struct UnknownCompression {

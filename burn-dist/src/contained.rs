@@ -1,35 +1,36 @@
-//! Turns panics of foreign code into errors: readers of weights and of optimizers' records get what
-//! comes from outside, and tell some faults by a panic alone. A panic hook that ends the process
-//! asks [`is_running`] first.
+//! Turns panics of foreign code into errors.
+//!
+//! Readers of weights and of optimizer records get data from outside, and report some faults only
+//! by a panic. A panic hook that ends the process asks [`is_running`] first.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// How many [`run`] this thread is inside of.
+    /// Number of [`run`] calls that this thread is inside of.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What `work` gives, or the message of its panic. What it has changed by then is as the panic left
-/// it.
+/// Runs `work` and turns its panic into an error message.
 ///
-/// A panic hook is still called, as for every panic: it asks [`is_running`].
+/// Changes made by `work` stay as the panic left them. Panic hooks run as for every panic; they can
+/// ask [`is_running`].
 ///
 /// # Errors
-/// If `work` panics.
+/// Returns the panic's message.
 pub fn run<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     let _inside = Inside::enter();
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| message(&*panic).to_owned())
 }
 
-/// Whether this thread is inside of [`run`], so that its panic becomes an error.
+/// Whether this thread is inside [`run`], so that a panic becomes an error.
 pub fn is_running() -> bool {
-    // A thread that ends has nothing left to be contained in.
+    // A thread whose locals are gone is not inside `run`.
     DEPTH.try_with(Cell::get).is_ok_and(|depth| depth > 0)
 }
 
-/// What a panic says.
+/// The message of a panic.
 pub fn message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<String>()
@@ -73,7 +74,7 @@ mod tests {
         assert!(!is_running());
         let inner = run(|| {
             let panicked = run(|| assert!(!is_running(), "inside"));
-            // The outer one goes on.
+            // The outer call continues.
             (panicked, is_running())
         });
         assert_eq!(inner, Ok((Err("inside".to_owned()), true)));

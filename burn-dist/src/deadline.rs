@@ -1,21 +1,21 @@
-//! When a wait ends.
+//! Deadlines of waits.
 
 use std::time::{Duration, Instant};
 
-/// Longer than anybody waits; the clock cannot say when a wait of any length ends.
+/// Longest wait. The clock cannot represent the end of an arbitrarily long one.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// `limit` from now, or in 30 days if that is sooner: who wants no limit may say [`Duration::MAX`].
+/// `limit` from now, or 30 days from now if that is sooner. [`Duration::MAX`] means no limit.
 pub(crate) fn after(limit: Duration) -> Instant {
     Instant::now() + limit.min(LONGEST)
 }
 
-/// Who has not looked for so long was not running, as after Ctrl-Z or `scontrol suspend`, which
-/// stop all ranks: that time is nobody's fault.
+/// A waiter that has not looked for this long was stopped, by Ctrl-Z or `scontrol suspend`. Both
+/// stop all ranks, so no rank is to blame for that time.
 const STOPPED: Duration = Duration::from_secs(5);
 
-/// Time that may be waited, less that in which this process did not run. For whoever looks often; a
-/// peer that is stopped while this process runs has only its limit.
+/// Remaining time of a wait, without the time in which this process was stopped. For frequent
+/// looks. A peer that is stopped while this process runs only has its limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     until: Instant,
@@ -36,7 +36,7 @@ impl Allowance {
         }
     }
 
-    /// What is left of it now.
+    /// Remaining time at `now`.
     pub(crate) fn left(&mut self, now: Instant) -> Duration {
         let away = now.saturating_duration_since(self.looked);
         self.looked = now;

@@ -1,11 +1,11 @@
-//! The element types that collectives move and reduce, and the reductions themselves by name.
+//! Element types and reductions of collectives.
 //!
-//! Kept apart from Burn's own `DType`: a collective works on bytes in host memory and knows
-//! nothing of tensors.
+//! Separate from Burn's `DType`: a collective works on bytes in host memory and knows nothing of
+//! tensors.
 
 use half::{bf16, f16};
 
-/// Element type of a [`Buffer`](crate::Buffer). The discriminants go over the wire.
+/// Element type of a [`Buffer`](crate::Buffer). The discriminants are the wire codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum DType {
@@ -36,7 +36,7 @@ impl DType {
         }
     }
 
-    /// The type in which sums of its elements are taken, and travel.
+    /// The type in which its sums are computed and travel.
     pub(crate) const fn of_sums(self) -> Self {
         match self {
             Self::F16 | Self::BF16 => Self::F32,
@@ -44,7 +44,7 @@ impl DType {
         }
     }
 
-    /// Whether the type is a floating-point type, which [`ReduceOp::Mean`] needs.
+    /// Whether it is a floating-point type, as [`ReduceOp::Mean`] requires.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::BF16 | Self::F64)
     }
@@ -80,7 +80,7 @@ impl std::fmt::Display for DType {
 
 /// A Rust type that a [`Buffer`](crate::Buffer) can hold.
 pub trait Element: bytemuck::Pod + PartialEq + std::fmt::Debug + Send + Sync {
-    /// Its run-time name.
+    /// The matching [`DType`].
     const DTYPE: DType;
 }
 
@@ -91,7 +91,7 @@ macro_rules! elements {
 }
 elements!(f32 => F32, f16 => F16, bf16 => BF16, f64 => F64, i32 => I32, i64 => I64, u8 => U8);
 
-/// How the ranks' elements become one. The discriminants go over the wire.
+/// Reduction over ranks. The discriminants are the wire codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReduceOp {
@@ -99,9 +99,9 @@ pub enum ReduceOp {
     Sum = 1,
     /// Sum over ranks divided by the world size; floating-point types only.
     Mean = 2,
-    /// Smallest element; NaN where any rank has that.
+    /// Smallest element; NaN if any rank has NaN.
     Min = 3,
-    /// Largest element; NaN where any rank has that.
+    /// Largest element; NaN if any rank has NaN.
     Max = 4,
 }
 
@@ -117,7 +117,7 @@ impl ReduceOp {
         })
     }
 
-    /// What it is until all elements have been combined: a mean is divided then.
+    /// The reduction until all elements are combined: a mean is a sum until its division.
     pub(crate) fn before_division(self) -> Self {
         match self {
             Self::Mean => Self::Sum,

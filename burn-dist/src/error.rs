@@ -1,4 +1,4 @@
-//! Everything that can go wrong in this crate, by topic.
+//! The errors of this crate, by topic.
 
 use crate::buffer::WrongType;
 use crate::collective::{Descriptor, MOST_GATHERED};
@@ -12,10 +12,10 @@ use crate::wire::SecretError;
 /// Any error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// This process cannot tell which rank it is.
+    /// The rank of this process is unknown.
     #[error(transparent)]
     World(#[from] WorldError),
-    /// A secret could not be made.
+    /// A secret could not be generated or read.
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The ranks could not be started.
@@ -27,28 +27,28 @@ pub enum Error {
     /// The ranks found each other but could not be connected.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The thread that ends a process whose run has failed could not be started.
+    /// The watchdog thread could not be started.
     #[error("can't start the thread that ends this process when its run has failed: {0}")]
     Watchdog(std::io::Error),
-    /// A collective failed; see there what becomes of the group.
+    /// A collective failed; [`CollectiveError`] says whether the group stays usable.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// NCCL cannot be used, or failed.
+    /// NCCL failed or cannot be used.
     #[error(transparent)]
     Nccl(#[from] crate::backend::cuda::nccl::NcclError),
-    /// A device did not give what the ranks were to exchange.
+    /// A device did not return data that ranks exchange.
     #[error("the device did not give what the ranks were to exchange: {reason}")]
     Device {
-        /// What it said.
+        /// The device's message.
         reason: String,
     },
-    /// A buffer was asked for elements of another type.
+    /// A buffer was read as another element type.
     #[error(transparent)]
     WrongType(#[from] WrongType),
 }
 
 impl Error {
-    /// The collective's own error, if it is one.
+    /// The collective's error, if it is one.
     pub fn collective(&self) -> Option<&CollectiveError> {
         match self {
             Self::Collective(error) => Some(error),
@@ -57,13 +57,14 @@ impl Error {
     }
 }
 
-/// Why a collective failed, with the rank that saw it.
+/// The error of a collective, with the rank that saw it.
 ///
-/// The group is unusable from then on, and its other ranks are told or find out; but for
-/// [`MeanOfIntegers`](Self::MeanOfIntegers), [`NoSuchRoot`](Self::NoSuchRoot) and
-/// [`Cuts`](Self::Cuts), which are seen before anything is sent, by the arguments of this rank
-/// alone: where others have passed other arguments, they wait for this rank until the time-out; and
-/// for [`TooLarge`](Self::TooLarge), which all ranks see alike.
+/// The group is unusable afterwards, and its other ranks are told or find out. Exceptions:
+///
+/// - [`MeanOfIntegers`](Self::MeanOfIntegers), [`NoSuchRoot`](Self::NoSuchRoot) and
+///   [`Cuts`](Self::Cuts) depend on this rank's arguments and are found before anything is sent.
+///   Ranks with other arguments wait for this rank until the timeout.
+/// - All ranks see [`TooLarge`](Self::TooLarge) alike.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectiveError {
     /// Two ranks called different collectives.
@@ -75,25 +76,25 @@ pub enum CollectiveError {
     Mismatch {
         /// This rank.
         rank: usize,
-        /// What this rank called.
+        /// Call of this rank.
         mine: Descriptor,
         /// The other rank.
         peer: usize,
-        /// What the other rank called.
+        /// Call of the other rank.
         theirs: Option<Descriptor>,
     },
-    /// A rank did not come, or stopped in the middle.
+    /// A rank did not reach the collective in time, or stopped in the middle.
     #[error("rank {rank} waited {seconds} s for rank {peer} in {what}; {verdict}")]
     TimedOut {
         /// This rank.
         rank: usize,
-        /// What it called.
+        /// The collective.
         what: Descriptor,
-        /// The rank it waited for, which may itself have waited for another.
+        /// The rank it waited for, which may have waited for another one.
         peer: usize,
-        /// The time-out, in seconds.
+        /// The timeout, in seconds.
         seconds: u64,
-        /// Which ranks hold the others up, as far as the control connections tell.
+        /// The ranks that are late, as far as the control connections tell.
         verdict: String,
     },
     /// A rank died or gave up.
@@ -101,45 +102,46 @@ pub enum CollectiveError {
     PeerFailed {
         /// This rank.
         rank: usize,
-        /// What it called.
+        /// The collective.
         what: Descriptor,
-        /// The rank of the run that failed; `None` where that is the launcher, or rank 0 as the
-        /// host of the store.
+        /// The rank of the run that failed.
+        ///
+        /// `None` for the launcher, or for rank 0 as the host of the store.
         failed: Option<usize>,
-        /// Who failed, and why.
+        /// The failed rank and its reason.
         reason: String,
     },
-    /// Moving bytes failed.
+    /// Bytes could not be moved.
     #[error("rank {rank} failed in {what}: {source}")]
     Transport {
         /// This rank.
         rank: usize,
-        /// What it called.
+        /// The collective.
         what: Descriptor,
-        /// What happened.
+        /// The error of the transport.
         source: TransportError,
     },
-    /// The group failed before.
+    /// The group had failed before.
     #[error("the group is unusable since an earlier collective failed: {first}")]
     Unusable {
         /// The first error.
         first: String,
     },
-    /// A mean of integers.
+    /// A mean of integers was requested.
     #[error("a mean of {dtype} is not an {dtype}: use a sum, or a floating-point type")]
     MeanOfIntegers {
         /// The element type.
         dtype: DType,
     },
-    /// The root does not exist.
+    /// The root is not a rank of the group.
     #[error("there is no rank {root} in a group of {size}")]
     NoSuchRoot {
-        /// The root asked for.
+        /// The requested root.
         root: usize,
         /// The world size.
         size: usize,
     },
-    /// A buffer that is not cut into as many shards as there are ranks.
+    /// A buffer is not cut into one shard for each rank.
     #[error(
         "a buffer of {len} elements is not cut into shards of {size} ranks: give one end per rank, \
          ascending, the last {len}"
@@ -150,18 +152,18 @@ pub enum CollectiveError {
         /// The world size.
         size: usize,
     },
-    /// All ranks' bytes together are more than a gather of bytes is for.
+    /// The payloads of a gather of bytes are too large in total.
     #[error(
         "{bytes} bytes are too many for a gather of bytes, which takes {MOST_GATHERED} over all ranks; use an all-gather"
     )]
     TooLarge {
-        /// What all ranks together brought.
+        /// Bytes of all ranks together.
         bytes: u64,
     },
-    /// The thread that carries collectives out could not be started.
+    /// The thread that runs collectives could not be started.
     #[error(transparent)]
     Threads(#[from] NoThreads),
-    /// The thread that carries collectives out is gone.
+    /// The thread that runs collectives is gone.
     #[error("the group's progress thread ended")]
     NoProgress,
 }

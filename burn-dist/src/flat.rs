@@ -1,9 +1,8 @@
-//! Flat numbers of a training's state: what a rank keeps of parameters, of their averages, and for
-//! the optimizer.
+//! Flat values of a training's state: a rank's part of parameters, averages and optimizer state.
 //!
-//! They are tensors, on the device where they are stepped. In host memory they are stepped in
-//! place: a tensor that nobody else holds is not copied, and who holds one, such as a snapshot,
-//! keeps what there was.
+//! They are tensors on the device that steps them. In host memory they are stepped in place: a
+//! tensor without another owner is not copied, and another owner, such as a snapshot, keeps the old
+//! values.
 
 use std::mem;
 use std::ops::Range;
@@ -11,7 +10,8 @@ use std::ops::Range;
 use burn::backend::Flex;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-/// Puts `values` on `device`; no values into host memory, as other devices have no empty memory.
+/// Puts `values` on `device`. Empty values go into host memory, as other devices have no empty
+/// memory.
 pub(crate) fn put(values: Vec<f32>, device: &Device) -> Tensor<1> {
     let len = values.len();
     let data = TensorData::new(values, [len]);
@@ -21,7 +21,7 @@ pub(crate) fn put(values: Vec<f32>, device: &Device) -> Tensor<1> {
     }
 }
 
-/// No numbers.
+/// An empty tensor.
 pub(crate) fn none() -> Tensor<1> {
     put(Vec::new(), &Device::flex())
 }
@@ -30,15 +30,15 @@ pub(crate) fn len(values: &Tensor<1>) -> usize {
     values.shape().num_elements()
 }
 
-/// Leaves nothing behind.
+/// Takes the tensor and leaves an empty one.
 pub(crate) fn take(values: &mut Tensor<1>) -> Tensor<1> {
     mem::replace(values, none())
 }
 
-/// Shows numbers that are in host memory.
+/// Passes values in host memory to `look`.
 ///
 /// # Errors
-/// Why they cannot be seen.
+/// Returns the reason if they cannot be read.
 pub(crate) fn look<R>(values: &Tensor<1>, look: impl FnOnce(&[f32]) -> R) -> Result<R, String> {
     let tensor = values.clone().try_into_primitive::<Flex>();
     let tensor = tensor.map_err(|error| format!("{error:?}"))?;
@@ -48,10 +48,10 @@ pub(crate) fn look<R>(values: &Tensor<1>, look: impl FnOnce(&[f32]) -> R) -> Res
     Ok(look(numbers))
 }
 
-/// Changes numbers that are in host memory, where they are unless somebody else holds them.
+/// Changes values in host memory, in place unless they have another owner.
 ///
 /// # Errors
-/// Why they cannot be seen.
+/// Returns the reason if they cannot be read.
 pub(crate) fn change<R>(
     values: &mut Tensor<1>,
     change: impl FnOnce(&mut [f32]) -> R,
@@ -65,14 +65,14 @@ pub(crate) fn change<R>(
     result
 }
 
-/// Some of the elements of `values`, to be replaced by others.
+/// A range of `values`, to be replaced.
 pub(crate) struct Part<'a> {
     pub values: &'a mut Tensor<1>,
     pub elements: Range<usize>,
 }
 
 impl<'a> Part<'a> {
-    /// All of them.
+    /// All elements.
     pub(crate) fn all(values: &'a mut Tensor<1>) -> Self {
         let elements = 0..len(values);
         Self { values, elements }
@@ -82,7 +82,7 @@ impl<'a> Part<'a> {
         self.elements == (0..len(self.values))
     }
 
-    /// These elements; not copied in host memory.
+    /// The elements of the part; not copied in host memory.
     pub(crate) fn get(&self) -> Tensor<1> {
         match self.is_all() {
             true => self.values.clone(),
@@ -90,8 +90,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The same for somebody who may write to them, until [`put`](Self::put): where they are all
-    /// that there is, nobody else holds them.
+    /// Takes the elements for writing until [`put`](Self::put). If the part is everything, they
+    /// have no other owner.
     pub(crate) fn take(&mut self) -> Tensor<1> {
         match self.is_all() {
             true => take(self.values),
@@ -99,8 +99,8 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Other elements for those that were taken; gives these. Where there are more, `values` is as
-    /// it was.
+    /// Puts back other elements for those that were taken, and returns them. If the part is not
+    /// everything, `values` stays as it was.
     pub(crate) fn put(self, elements: Tensor<1>) -> Tensor<1> {
         if len(self.values) == 0 || self.is_all() {
             *self.values = elements.clone();

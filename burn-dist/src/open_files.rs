@@ -1,35 +1,35 @@
-//! Room for the connections and pipes of many ranks: systems let a process open few files, often
-//! 1024, unless it asks for more.
+//! Raises the limit of open files for the connections and pipes of many ranks. The default limit is
+//! often 1024.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files that a process may come to need for other things at the same time.
+/// Files that a process may need for other purposes at the same time.
 const OTHERS: u64 = 64;
 
-/// The system lets this process open too few files.
+/// The limit of open files is too low.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{ranks} ranks take {needed} open files on this host and the system allows {allowed}: raise the limit, \
      `ulimit -Hn` (`nofile` in limits.conf, LimitNOFILE of a service), or start fewer ranks"
 )]
 pub struct TooFewOpenFiles {
-    /// How many ranks there are.
+    /// Number of ranks.
     pub ranks: usize,
-    /// How many open files this process comes to have.
+    /// Number of open files that this process needs.
     pub needed: u64,
-    /// How many it may have at most.
+    /// Largest number that it may have.
     pub allowed: u64,
 }
 
-/// Lets this process open `each` files for each of `ranks` ranks beside those that it has. The
-/// limit is raised only where it has to be, since processes that it starts inherit it.
+/// Lets this process open `each` more files for each of `ranks` ranks. The limit is raised only if
+/// necessary, since child processes inherit it.
 ///
 /// # Errors
-/// If the system does not allow that many.
+/// Fails if the system does not allow that many.
 pub(crate) fn make_room(ranks: usize, each: usize) -> Result<(), TooFewOpenFiles> {
     let needed = in_use() + OTHERS + (ranks as u64).saturating_mul(each as u64);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // None means that there is no limit.
+    // `None` means no limit.
     if current.is_none_or(|current| current >= needed) {
         return Ok(());
     }
@@ -51,7 +51,7 @@ pub(crate) fn make_room(ranks: usize, each: usize) -> Result<(), TooFewOpenFiles
     })
 }
 
-/// Files that this process has open, where the system tells.
+/// Number of files that this process has open, if the system tells.
 fn in_use() -> u64 {
     std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64)
 }

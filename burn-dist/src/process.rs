@@ -1,10 +1,10 @@
-//! Other processes of this machine: whether they have ended.
+//! Whether other processes of this machine have ended.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
-/// A process that may end.
+/// A process to watch.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Pid,

@@ -1,19 +1,20 @@
 //! Element-wise reductions over host memory, in vector code chosen at run time.
 //!
-//! Everything adds in the order of the parts (or of the calls), so a result does not depend on
-//! who computes it. Sums of half-precision types accumulate in `f32` and are rounded once.
+//! Elements are added in the order of the parts (or of the calls), so the result does not depend on
+//! the rank or thread that computes it. Sums of half-precision types accumulate in `f32` and are
+//! rounded once.
 
 use half::{bf16, f16};
 
 use crate::element::{DType, Element, ReduceOp};
 
-/// Elements that are accumulated at a time when more than two parts are combined: their sums stay
-/// in the first-level cache.
+/// Elements accumulated at a time if more than two parts are combined: their sums stay in the L1
+/// cache.
 const BLOCK: usize = 512;
 
-/// What a reduction needs of an element type.
+/// Arithmetic that a reduction needs.
 trait Number: Element {
-    /// The type sums are taken in.
+    /// The type in which sums are computed.
     type Sum: Copy + PartialOrd;
     fn widen(self) -> Self::Sum;
     fn narrow(sum: Self::Sum) -> Self;
@@ -111,8 +112,7 @@ macro_rules! with_type {
     };
 }
 
-/// Whether it is no number. Of these and numbers there is no least or most: who compares with one
-/// gets one, wherever it stands.
+/// Whether `value` is NaN. A comparison with NaN gives NaN, on either side.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "nothing else is unlike itself")]
 fn is_nan<T: PartialOrd + Copy>(value: T) -> bool {
@@ -154,8 +154,8 @@ macro_rules! with_op {
     }};
 }
 
-/// Reduces equally long `parts`, one per rank and in the order given, and writes the result over
-/// all of them.
+/// Reduces `parts` of equal length, one per rank in this order, and writes the result to all of
+/// them.
 pub(crate) fn all(dtype: DType, op: ReduceOp, parts: &mut [&mut [u8]]) {
     let ranks = parts.len();
     with_type!(dtype, T => with_op!(op, T, ranks, (combine, finish) => {
@@ -168,7 +168,7 @@ pub(crate) fn all(dtype: DType, op: ReduceOp, parts: &mut [&mut [u8]]) {
     }))
 }
 
-/// Reduces equally long `parts`, one per rank and in the order given, into `out`.
+/// Reduces `parts` of equal length, one per rank in this order, into `out`.
 pub(crate) fn into(dtype: DType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) {
     let ranks = parts.len();
     with_type!(dtype, T => with_op!(op, T, ranks, (combine, finish) => {
@@ -178,9 +178,10 @@ pub(crate) fn into(dtype: DType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) 
     }))
 }
 
-/// `sum = part ∘ sum`, element by element: what arrived comes before what this rank adds.
-/// Half-precision sums must be widened by the caller first (see [`widen`]), or each call rounds. A
-/// mean is a sum until [`divide`].
+/// Computes `sum = part ∘ sum`, element by element: the part that arrived comes before this rank's.
+///
+/// Callers must first widen half-precision sums (see [`widen`]), or each call rounds. A mean is a
+/// sum until [`divide`].
 pub(crate) fn accumulate(dtype: DType, op: ReduceOp, sum: &mut [u8], part: &[u8]) {
     let op = op.before_division();
     with_type!(dtype, T => with_op!(op, T, 1, (combine, _finish) => {
@@ -242,7 +243,7 @@ pub(crate) fn narrow(dtype: DType, sums: &[f32], data: &mut [u8]) {
     }
 }
 
-/// Runs `body`, which must be inlined, compiled for the widest vectors of this processor.
+/// Runs `body`, which must be inlined, compiled for the widest vectors of this CPU.
 #[inline(always)]
 pub(crate) fn vectorised(body: impl FnOnce()) {
     pulp::Arch::new().dispatch(body);
@@ -304,7 +305,7 @@ fn gather<T: Number>(
     finish: impl Fn(T::Sum) -> T::Sum,
 ) {
     match parts {
-        // Without a pass for each of them.
+        // Two parts need no extra pass.
         [a, b] => {
             for (out, (a, b)) in out.iter_mut().zip(a.iter().zip(*b)) {
                 *out = T::narrow(finish(combine(a.widen(), b.widen())));
@@ -316,7 +317,7 @@ fn gather<T: Number>(
                 *out = T::narrow(finish(sum));
             }
         }
-        // Of few elements, without sums to be cleared first.
+        // Few elements need no cleared sums.
         [first, others @ ..] if out.len() < BLOCK / 8 => {
             for (index, out) in out.iter_mut().enumerate() {
                 let mut sum = first[index].widen();

@@ -1,15 +1,15 @@
-//! Which rank owns which elements, and in which order a shard's sum is taken.
+//! Ownership of elements by ranks, and the order in which a shard is summed.
 //!
-//! Sums of floats depend on their order. Every algorithm of this crate takes that of the ring: the
+//! Sums of floats depend on their order. Every algorithm of this crate uses that of the ring: the
 //! sum of a shard begins at the rank after its owner and ends with the owner's part. So a sum has
-//! the same bits on every transport, in whatever memory, and whether it was all-reduced or
-//! reduce-scattered.
+//! the same bits on every transport, in any memory, and after all-reduce and reduce-scatter.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rank `rank`'s shard of `len` elements: balanced, in rank order, the first `len % size` ranks
-/// with one element more.
+/// Rank `rank`'s shard of `len` elements, balanced and in rank order.
+///
+/// The first `len % size` ranks have one element more.
 ///
 /// ```
 /// assert_eq!(burn_dist::shard(10, 4, 0), 0..3);
@@ -21,14 +21,14 @@ pub fn shard(len: usize, size: usize, rank: usize) -> Range<usize> {
     start(rank)..start(rank + 1)
 }
 
-/// Where a buffer is cut into the ranks' shards.
+/// Borders of the ranks' shards in a buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cuts {
     /// Balanced: see [`shard`].
     #[default]
     Even,
-    /// For each rank the element before which its shard ends. It begins where that of the rank
-    /// before ends, and may be empty.
+    /// The end of each rank's shard. A shard begins at the end of the previous one, and may be
+    /// empty.
     Ends(Arc<[usize]>),
 }
 
@@ -44,7 +44,7 @@ impl Cuts {
         }
     }
 
-    /// Whether these are the shards of `size` ranks, and of `len` elements together.
+    /// Whether these are the shards of `size` ranks and cover `len` elements.
     pub(crate) fn fit(&self, len: usize, size: usize) -> bool {
         match self {
             Self::Even => true,
@@ -52,7 +52,7 @@ impl Cuts {
         }
     }
 
-    /// What the ranks compare before they go by them: 0 if they are even.
+    /// A digest for comparison between ranks; 0 if even.
     pub(crate) fn digest(&self) -> u32 {
         let Self::Ends(ends) = self else {
             return 0;
@@ -66,9 +66,9 @@ impl Cuts {
     }
 }
 
-/// Divides things of these sizes among `ranks`, so that every one has about as much: the largest
-/// first, each to the rank that has least. No rank has more than a third above the best division
-/// (Graham 1969, <https://doi.org/10.1137/0117039>).
+/// Divides things of these sizes evenly among `ranks`: the largest first, each to the rank with the
+/// least. No rank has more than a third above the best division (Graham 1969,
+/// <https://doi.org/10.1137/0117039>).
 pub(crate) fn divide(sizes: &[usize], ranks: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(sizes[*index]));
@@ -83,12 +83,12 @@ pub(crate) fn divide(sizes: &[usize], ranks: usize) -> Vec<usize> {
     owners
 }
 
-/// The ranks in the order in which their parts of `owner`'s shard are added.
+/// The ranks in the order in which their parts of `owner`'s shard are summed.
 pub(crate) fn summands(owner: usize, size: usize) -> impl Iterator<Item = usize> {
     (1..=size).map(move |distance| (owner + distance) % size)
 }
 
-/// Cuts `range` of `len` elements where shards meet: every piece with its owner.
+/// Cuts `range` of `len` elements at the borders of shards: every piece with its owner.
 pub(crate) fn pieces(
     range: Range<usize>,
     len: usize,
@@ -130,7 +130,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against all divisions there are.
+        /// Compares with all possible divisions.
         #[test]
         fn no_rank_has_more_than_a_third_above_the_best_division(
             sizes in prop::collection::vec(0usize..100, 0..7),

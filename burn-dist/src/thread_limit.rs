@@ -1,5 +1,7 @@
-//! Room for threads and processes: users, containers and jobs have a limit to both together, and
-//! who is refused one is told "Resource temporarily unavailable" and no more.
+//! Checks for free threads and processes, and explains a failed start.
+//!
+//! Users, containers and jobs have a limit on both together. The system's message is only "Resource
+//! temporarily unavailable".
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -8,15 +10,15 @@ use std::thread;
 
 use rustix::process::{Resource, getrlimit};
 
-/// The variable with the stack of each thread in bytes, as the standard library reads it.
+/// The variable with the stack size of threads in bytes, which the standard library reads.
 const MIN_STACK: &str = "RUST_MIN_STACK";
-/// A stack that is the likeliest reason for there being no thread.
+/// A stack size that is the likely reason for a failed start.
 const HUGE_STACK: usize = 4 << 30;
 
-/// Memory of a thread that only shows that there is room for it.
+/// Stack of a thread that only tests whether it can start.
 const STACK: usize = 64 << 10;
 
-/// The system does not let this process start another thread or process.
+/// The system refuses another thread or process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("can't start another thread or process: {reason}. {cure}")]
 pub struct NoThreads {
@@ -28,8 +30,7 @@ const CURE: &str = "Raise the limit (`ulimit -u` or `-v`, `nproc` in limits.conf
                     of a container), or start fewer ranks or threads (--nproc, RAYON_NUM_THREADS, data.workers)";
 
 impl NoThreads {
-    /// What it means that the start of a thread or process failed with `error`; nothing if that is
-    /// about something else.
+    /// The reason why a thread or process failed to start with `error`; `None` for other errors.
     pub fn of(error: &io::Error) -> Option<Self> {
         match error.kind() {
             ErrorKind::WouldBlock => Some(Self::by_limits()),
@@ -38,15 +39,14 @@ impl NoThreads {
         }
     }
 
-    /// The same of an error of a library that has that of the system as its source.
+    /// The same for a library's error with a system error as its source.
     pub fn behind(error: &dyn std::error::Error) -> Option<Self> {
         Self::of(error.source()?.downcast_ref()?)
     }
 
-    /// What it means that a library panicked with these words, as those do that need a thread and
-    /// get none.
+    /// The same for the message of a library's panic, if the library panics without a thread.
     pub fn of_panic(words: &str) -> Option<Self> {
-        // As the standard library and rayon write an `io::Error`.
+        // The form in which the standard library and rayon print an `io::Error`.
         if !words.contains("thread") {
             return None;
         }
@@ -56,7 +56,7 @@ impl NoThreads {
         }
     }
 
-    /// What a stack means that no thread can have.
+    /// The explanation for a stack size that no thread can have.
     fn by_stack() -> Option<Self> {
         let given = std::env::var(MIN_STACK).ok()?;
         let bytes = given
@@ -69,7 +69,7 @@ impl NoThreads {
         })
     }
 
-    /// The limits that there are.
+    /// The explanation from the limits in force.
     fn by_limits() -> Self {
         if let Some(stack) = Self::by_stack() {
             return stack;
@@ -78,7 +78,7 @@ impl NoThreads {
         let user = user.map(|limit| format!("this user may have {limit} (`ulimit -u`)"));
         let group =
             pids_max().map(|limit| format!("this container or job may have {limit} (pids.max)"));
-        // Each thread takes address space for its stack.
+        // Each thread needs address space for its stack.
         let memory = getrlimit(Resource::As).current;
         let memory = memory.map(|limit| {
             format!(
@@ -101,16 +101,16 @@ impl From<NoThreads> for io::Error {
     }
 }
 
-/// `error`, with the limit named if it is about that.
+/// `error`, with the limit named if it is the reason.
 pub(crate) fn named(error: io::Error) -> io::Error {
     NoThreads::of(&error).map_or(error, io::Error::from)
 }
 
-/// Finds out whether `threads` more can be started now, by starting them.
+/// Checks that `threads` more threads can start now, by starting them.
 ///
 /// # Errors
-/// If they cannot. Other processes of the same user may take what was found free, so that the start
-/// of one may fail later.
+/// Fails if they cannot. Other processes of the same user may take the free threads, so a later
+/// start may fail nevertheless.
 pub fn make_room(threads: usize) -> Result<(), NoThreads> {
     let gate = Mutex::new(());
     let wait = || drop(gate.lock());
@@ -130,14 +130,14 @@ pub fn make_room(threads: usize) -> Result<(), NoThreads> {
     })
 }
 
-/// The lowest limit of the control groups that this process is in.
+/// The lowest limit of this process's control groups.
 fn pids_max() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().filter_map(limit_of_group).min()
 }
 
-/// That of the group in a line such as `0::/user.slice` or `5:pids:/docker/7f`, and of those above
-/// it.
+/// The limit of the group in a line such as `0::/user.slice` or `5:pids:/docker/7f`, or of a group
+/// above it.
 fn limit_of_group(line: &str) -> Option<u64> {
     let mut parts = line.splitn(3, ':').skip(1);
     let root = match parts.next()? {
@@ -168,7 +168,7 @@ mod tests {
         let other = named(ErrorKind::NotFound.into());
         assert_eq!(other.kind(), ErrorKind::NotFound);
         assert_eq!(NoThreads::behind(&other), None);
-        // As `thread::spawn` does it.
+        // As in `thread::spawn`.
         let error = io::Error::from_raw_os_error(11);
         let words = format!("failed to spawn thread: {error:?}");
         assert!(NoThreads::of_panic(&words).is_some(), "{words}");

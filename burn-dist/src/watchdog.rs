@@ -1,8 +1,8 @@
-//! Ends this process where nothing else would: its run has failed while it is busy with something
-//! that does not come to an end, or a call without a time-out of its own takes too long.
+//! Ends this process if nothing else would: its run has failed while it is busy with work that does
+//! not end, or a call without a timeout takes too long.
 //!
-//! One thread looks after all of that. It ends the process by `_exit`: what runs at a usual end may
-//! hang for the same reason.
+//! One thread watches for both. It ends the process by `_exit`, because a normal exit may hang for
+//! the same reason.
 
 use std::io::{self, Write};
 use std::sync::mpsc::channel;
@@ -13,24 +13,25 @@ use std::time::{Duration, Instant};
 use crate::deadline::Allowance;
 use crate::wire::FaultBoard;
 
-/// Exit code of a process that is ended.
+/// Exit code of a process that the watchdog ends.
 const FAILED: i32 = 1;
 
-/// Time between two looks.
+/// Time between two checks.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Longest that telling the reason may delay the end.
+/// Longest delay for telling the reason.
 pub(crate) const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// How a process ends that goes on after its run has failed.
+/// How to end a process that goes on after its run has failed.
 ///
 /// For [`GroupOptions::abort`](crate::group::GroupOptions::abort).
 #[derive(Clone, Copy, Debug)]
 pub struct Abort {
     /// Time from the failure to the end of the process, with exit code 1.
     pub after: Duration,
-    /// Is told the reason before the end, on a thread of its own, for instance to flush logs. It
-    /// has 2 s at most, or a quarter of `after` if that is less; the process ends whether it
+    /// Callback with the reason, on a thread of its own, for instance to flush logs.
+    ///
+    /// It has 2 s at most, or a quarter of `after` if that is less. The process ends whether it
     /// returns or not.
     pub tell: fn(&str),
 }
@@ -47,16 +48,16 @@ pub(crate) fn say(reason: &str) {
     let _ = writeln!(io::stderr(), "error: {reason}");
 }
 
-/// Why the process ends now.
+/// The reason why the process ends now.
 pub(crate) struct Verdict {
     pub reason: String,
-    /// Is told the reason.
+    /// Callback with the reason.
     pub tell: fn(&str),
-    /// How long that may take.
+    /// Time that the callback may take.
     pub patience: Duration,
 }
 
-/// Gives the verdict when it is due.
+/// Returns a verdict when it is due.
 pub(crate) type Look = Box<dyn FnMut(Instant) -> Option<Verdict> + Send>;
 
 struct Watched {
@@ -80,7 +81,7 @@ fn watched() -> MutexGuard<'static, Watched> {
 /// Starts the thread, unless it runs. Nothing else here can fail.
 ///
 /// # Errors
-/// If the system gives no thread.
+/// Fails if the system refuses a thread.
 pub(crate) fn start() -> io::Result<()> {
     let mut watched = watched();
     if !watched.started {
@@ -129,13 +130,13 @@ fn end(verdict: Verdict) -> ! {
     signal_hook::low_level::exit(FAILED)
 }
 
-/// Something that is watched until this is dropped.
+/// A watch that lasts until this is dropped.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Lookout(u64);
 
 impl Lookout {
-    /// Asks `look` from time to time. The thread has to be [started](start).
+    /// Calls `look` periodically. The thread must be [started](start).
     pub(crate) fn new(look: Look) -> Self {
         let mut watched = watched();
         let number = watched.next;
@@ -153,8 +154,8 @@ impl Drop for Lookout {
     }
 }
 
-/// Ends the process when its run has failed for so long; as long as this lives, and for good once
-/// it has failed.
+/// Ends the process some time after its run has failed. It watches as long as this lives, and for
+/// good after a failure.
 #[derive(Debug)]
 pub(crate) struct Leash {
     watch: Option<Lookout>,
@@ -162,7 +163,7 @@ pub(crate) struct Leash {
 }
 
 impl Leash {
-    /// Watches these faults. The thread has to be [started](start).
+    /// Watches `faults`. The thread must be [started](start).
     pub(crate) fn new(faults: FaultBoard, abort: Abort) -> Self {
         let Abort { after, tell } = abort;
         let patience = LAST_WORDS.min(after / 4);
@@ -190,7 +191,7 @@ impl Leash {
 impl Drop for Leash {
     fn drop(&mut self) {
         if self.faults.is_faulty() {
-            // What is left to be done may hang, too.
+            // The remaining cleanup may hang too.
             std::mem::forget(self.watch.take());
         }
     }
@@ -200,7 +201,7 @@ impl Drop for Leash {
 mod tests {
     use super::*;
 
-    /// Its own: other tests of this process use the board as well.
+    /// Looks for this watch only: other tests of this process use the board too.
     fn is_watched(watch: &Lookout) -> bool {
         watched().looks.iter().any(|(number, _)| *number == watch.0)
     }

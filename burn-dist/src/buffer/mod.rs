@@ -1,10 +1,10 @@
-//! The memory a collective works on.
+//! The memory that a collective works on.
 //!
-//! Gradients should be written into memory that every rank of the host has mapped in the first
-//! place: then an all-reduce is one pass over it and no copy at all. So buffers belong to the
-//! transport: [`ProcessGroup::bucket`](crate::ProcessGroup::bucket) gives the best memory that it
-//! has (registered where it can share memory, plain otherwise), and a buffer moves into an
-//! asynchronous collective and comes back out of its handle, so nobody can touch it meanwhile.
+//! Gradients should lie in memory that every rank of the host has mapped: an all-reduce is then one
+//! pass without copies. So the transport owns the memory.
+//! [`ProcessGroup::bucket`](crate::ProcessGroup::bucket) returns the best kind: registered if the
+//! transport can share memory, else plain. A buffer moves into an asynchronous collective and comes
+//! back from its handle, so that nobody can touch it in between.
 
 mod recycled;
 
@@ -14,7 +14,7 @@ use crate::shard::Cuts;
 use crate::transport::shm::Region;
 use recycled::Recycled;
 
-/// A cache line: plain memory is allocated in these so that vector code finds it aligned.
+/// A cache line. Plain memory is allocated in lines, so that vector code finds it aligned.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -25,7 +25,7 @@ enum Backing {
     Registered(Region),
 }
 
-/// `len` elements of one type in contiguous memory, aligned to 64 bytes.
+/// Contiguous elements of one type, aligned to 64 bytes.
 pub struct Buffer {
     dtype: DType,
     len: usize,
@@ -35,13 +35,13 @@ pub struct Buffer {
     memory: Backing,
 }
 
-/// The buffer holds another element type than the caller asked for.
+/// The buffer holds another element type than requested.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the buffer holds {held} elements, not {asked}: ask for it as the type it was made with")]
 pub struct WrongType {
-    /// What the buffer was made with.
+    /// The element type of the buffer.
     pub held: DType,
-    /// What the caller asked for.
+    /// The requested element type.
     pub asked: DType,
 }
 
@@ -59,8 +59,7 @@ impl Buffer {
         }
     }
 
-    /// A plain buffer of `len` arbitrary values, for a moment: its memory is that of one before,
-    /// and will be that of one after.
+    /// A plain buffer of `len` arbitrary values, for short use. Its memory is reused.
     pub(crate) fn recycled(dtype: DType, len: usize) -> Self {
         Self {
             dtype,
@@ -94,22 +93,24 @@ impl Buffer {
         }
     }
 
-    /// Leaves memory that other ranks have mapped to them, and goes on with zeros of its own.
+    /// Leaves memory that other ranks have mapped to them, and continues with zeros in its own
+    /// memory.
     pub(crate) fn leave_registered(&mut self) {
         if self.is_registered() {
             self.memory = Backing::Plain(vec![Line([0; 64]); lines(self.dtype, self.len)]);
         }
     }
 
-    /// Says where reduce-scatter and all-gather cut it into the ranks' shards, on all ranks alike;
-    /// evenly unless this is called.
+    /// Sets the borders of the ranks' shards for reduce-scatter and all-gather; even by default.
+    ///
+    /// All ranks set the same.
     #[must_use]
     pub fn cut(mut self, cuts: Cuts) -> Self {
         self.cuts = cuts;
         self
     }
 
-    /// Says which of several alike it is, from 1: ranks that bring others are told apart.
+    /// Sets the number of this buffer, from 1: ranks that bring different buffers get an error.
     #[must_use]
     pub(crate) fn numbered(mut self, number: u32) -> Self {
         self.number = number;
@@ -120,19 +121,21 @@ impl Buffer {
         self.number
     }
 
-    /// Where it is cut into the ranks' shards.
+    /// Borders of the ranks' shards.
     pub fn cuts(&self) -> &Cuts {
         &self.cuts
     }
 
-    /// Says how reductions of it travel, on all ranks alike; as they are unless this is called.
+    /// Sets the number format in which reductions travel; uncompressed by default.
+    ///
+    /// All ranks set the same.
     #[must_use]
     pub fn compress(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
     }
 
-    /// How reductions of it travel.
+    /// Number format in which reductions travel.
     pub fn compression(&self) -> Compression {
         self.compression
     }
@@ -142,7 +145,7 @@ impl Buffer {
         self.len
     }
 
-    /// Whether there is no element.
+    /// Whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -160,16 +163,16 @@ impl Buffer {
     /// The elements.
     ///
     /// # Errors
-    /// When `T` is not the type the buffer was made with.
+    /// Fails if `T` is not the element type of the buffer.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], WrongType> {
         self.check::<T>()?;
         Ok(bytemuck::cast_slice(self.bytes()))
     }
 
-    /// The elements, to be written.
+    /// The elements, for writing.
     ///
     /// # Errors
-    /// When `T` is not the type the buffer was made with.
+    /// Fails if `T` is not the element type of the buffer.
     pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], WrongType> {
         self.check::<T>()?;
         Ok(bytemuck::cast_slice_mut(self.bytes_mut()))
@@ -218,7 +221,7 @@ impl Buffer {
     }
 }
 
-/// Lines that hold `len` elements.
+/// Number of lines that hold `len` elements.
 fn lines(dtype: DType, len: usize) -> usize {
     (len * dtype.size()).div_ceil(size_of::<Line>())
 }

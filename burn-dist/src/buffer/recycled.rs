@@ -1,22 +1,21 @@
-//! Memory that is needed for a moment, again and again: gathered parameters, gradients on their
-//! way.
+//! Memory for short, repeated use: gathered parameters and gradients in flight.
 //!
-//! From the allocator, pieces of megabytes that come and go between others which stay leave holes:
-//! a third of the heap under ZeRO-3. And each time their pages would have to be cleared.
+//! The allocator would leave holes between pieces of megabytes that come and go (a third of the
+//! heap under ZeRO-3), and would clear the pages each time.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::Line;
 
-/// Pieces that are kept at most. A training has fewer on their way; who has gathered a whole model
-/// gives back more.
+/// Largest number of free pieces. Training has fewer in flight; code that gathered a whole model
+/// returns more.
 const KEPT: usize = 8;
 
-/// Lines of the smallest piece that is kept, 64 KiB: of smaller ones there are many sizes, which
-/// would drive out the large ones, and the allocator is good at them.
+/// Lines of the smallest piece that is kept: 64 KiB. Smaller pieces have many sizes and would drive
+/// out the large ones, and the allocator handles them well.
 const LEAST: usize = 1024;
 
-/// Pieces that nobody uses, and how much was in use at most, in lines.
+/// Free pieces, and the largest number of lines in use so far.
 struct Pool {
     free: Vec<Vec<Line>>,
     free_lines: usize,
@@ -36,7 +35,7 @@ impl Pool {
         }
     }
 
-    /// The smallest free piece that suffices, but none of twice the length.
+    /// Takes the smallest free piece that suffices, but none of twice the length.
     fn take(&mut self, lines: usize) -> Option<Vec<Line>> {
         let fits = |piece: &Vec<Line>| piece.len() >= lines && piece.len() / 2 <= lines;
         let candidates = self
@@ -44,7 +43,7 @@ impl Pool {
             .iter()
             .enumerate()
             .filter(|(_, piece)| fits(piece));
-        // Of equal ones the one that came last: it may still be in the cache.
+        // The latest among pieces of equal length: it may still be in the cache.
         let (index, _) = candidates.rev().min_by_key(|(_, piece)| piece.len())?;
         let piece = self.free.remove(index);
         self.free_lines -= piece.len();
@@ -56,7 +55,7 @@ impl Pool {
         self.most_used = self.most_used.max(self.used_lines);
     }
 
-    /// Keeps a piece, and returns what makes the pool larger than it ever was used.
+    /// Keeps a piece. Returns pieces beyond the largest use so far.
     fn keep(&mut self, piece: Vec<Line>) -> Vec<Vec<Line>> {
         self.used_lines -= piece.len();
         self.free_lines += piece.len();
@@ -77,7 +76,7 @@ fn with_pool<R>(action: impl FnOnce(&mut Pool) -> R) -> R {
     action(&mut POOL.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Memory that goes back to the pool, unless it is small.
+/// Memory that returns to the pool, unless it is small.
 pub(super) struct Recycled {
     lines: Vec<Line>,
 }
@@ -91,7 +90,7 @@ impl Recycled {
             .flatten();
         let mut lines = found.unwrap_or_else(|| vec![Line([0; 64]); lines]);
         if cfg!(test) {
-            // What nobody writes is no number, so that nobody reads it unnoticed.
+            // NaN, so that a read of an unwritten element shows.
             lines.fill(Line([0xff; 64]));
         }
         if is_kept {
@@ -115,7 +114,7 @@ impl Drop for Recycled {
         if lines.len() < LEAST {
             return;
         }
-        // Dropped here, outside of the lock.
+        // Dropped here, outside the lock.
         let _surplus = with_pool(|pool| pool.keep(lines));
     }
 }

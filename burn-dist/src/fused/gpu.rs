@@ -1,34 +1,34 @@
-//! The same steps on a GPU, of several parameters in one kernel.
+//! The same steps on a GPU, for several parameters in one kernel.
 
 use burn::tensor::Tensor;
 
 use super::{Adam, AdamNumbers, Fused, FusedState, Sgd};
 use crate::backend::gpu::{AdamStep, Kernels, SgdStep};
 
-/// What is stepped of a parameter on a device: flat, in `f32`.
+/// A parameter to step on a device: flat, in `f32`.
 pub(crate) struct OnDevice {
     pub fused: Fused,
     pub learning_rate: f64,
     pub values: Tensor<1>,
     pub gradients: Tensor<1>,
-    /// None before the first step.
+    /// `None` before the first step.
     pub state: Option<FusedState>,
 }
 
-/// The numbers of a step; parameters with the same are stepped together.
+/// The settings of a step. Parameters with equal settings are stepped together.
 #[derive(Clone, Copy, PartialEq)]
 enum Step {
     Sgd(SgdStep),
     Momentum(SgdStep),
     Adam {
         step: AdamStep,
-        /// Steps that were done, with this one.
+        /// Number of this step, from 1.
         time: u64,
     },
 }
 
-/// Steps all of them by their gradients times `factor`: the new values, in the same memory if
-/// nobody else holds it, and states.
+/// Steps all parameters with their gradients times `factor`; returns new values and states. Values
+/// without another owner are changed in place.
 pub(crate) fn step_on_device(
     kernels: Kernels,
     parameters: Vec<OnDevice>,

@@ -1,10 +1,10 @@
-//! AdamW, Adam and SGD in one pass over a range of elements: vectorised in host memory, and by one
-//! kernel on a GPU (`gpu`).
+//! AdamW, Adam and SGD in one pass over a range of elements: vectorised in host memory, one kernel
+//! on a GPU (`gpu`).
 //!
 //! Burn's optimizers make a pass, and a temporary of the parameter's size, for every operation.
-//! Here the same operations are done in the same order on one element after the other, so the
-//! result is Burn's but for the last bit, at the speed of the memory. How a parameter is cut into
-//! ranges changes nothing.
+//! Here the same operations run in the same order on one element after the other. The result is
+//! Burn's but for the last bit, at the speed of memory, and does not depend on how a parameter is
+//! cut.
 
 mod gpu;
 #[cfg(test)]
@@ -23,10 +23,10 @@ use crate::reduce::vectorised;
 
 pub(crate) use gpu::{OnDevice, step_on_device};
 
-/// Elements that one thread steps at least.
+/// Smallest number of elements for one thread.
 const PART: usize = 1 << 15;
 
-/// An optimizer that is known here, with its numbers.
+/// A supported optimizer with its settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fused {
     Adam(Adam),
@@ -38,9 +38,9 @@ pub(crate) struct Adam {
     beta_1: f32,
     beta_2: f32,
     epsilon: f32,
-    /// Added to the gradient times the parameter.
+    /// Weight of the parameter that is added to the gradient.
     penalty: Option<f32>,
-    /// Of the parameter itself, times the learning rate.
+    /// Weight decay of the parameter itself, times the learning rate.
     decoupled_decay: f32,
 }
 
@@ -59,7 +59,7 @@ struct Momentum {
 }
 
 impl Momentum {
-    /// Weights of the velocity and of the gradient in the next velocity. The first velocity is the
+    /// Weights of the velocity and the gradient in the next velocity. The first velocity is the
     /// gradient, whatever the dampening.
     fn keep_and_intake(&self, has_velocity: bool) -> (f32, f32) {
         match has_velocity {
@@ -69,12 +69,12 @@ impl Momentum {
     }
 }
 
-/// Whether these steps can be made on `device`.
+/// Whether these steps can run on `device`.
 pub(crate) fn steps_on(device: &Device) -> bool {
     is_host(device) || Kernels::on(device).is_some()
 }
 
-/// What an optimizer keeps for the elements of a parameter that this rank owns.
+/// Optimizer state for the elements of a parameter that this rank owns.
 #[derive(Clone, Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -82,7 +82,7 @@ pub(crate) fn steps_on(device: &Device) -> bool {
 )]
 pub(crate) enum FusedState {
     Adam {
-        /// Steps that were done.
+        /// Number of steps so far.
         time: u64,
         moments: [Tensor<1>; 2],
     },
@@ -100,7 +100,7 @@ impl Fields {
     }
 
     fn number(&self, path: &str) -> Option<f32> {
-        // An `f32` is in JSON what it is as `f64`, so nothing is lost.
+        // An `f32` in JSON keeps its value as `f64`, so nothing is lost.
         Some(self.0.pointer(path)?.as_f64()? as f32)
     }
 
@@ -118,7 +118,7 @@ impl Fields {
 }
 
 impl Fused {
-    /// Burn's AdamW; `None` for variants that are left to Burn (AMSGrad, cautious decay).
+    /// Burn's AdamW; `None` for variants that Burn steps (AMSGrad, cautious decay).
     pub(crate) fn adamw(config: &impl Serialize) -> Option<Self> {
         let fields = Fields::of(config)?;
         if fields.flag("/amsgrad")? || fields.flag("/cautious_weight_decay")? {
@@ -165,11 +165,11 @@ impl Fused {
         }))
     }
 
-    /// Steps `values` by the gradients times `factor`; all of one length. Starts with the state
-    /// that a first step has if there is none.
+    /// Steps `values` with `gradients` times `factor`, both of the same length. Without a state it
+    /// makes the first step.
     ///
     /// # Errors
-    /// Why the state cannot be read.
+    /// Returns the reason if the state cannot be read.
     pub(crate) fn step(
         &self,
         learning_rate: f64,
@@ -243,7 +243,7 @@ impl Adam {
         Ok(())
     }
 
-    /// What changes from step to step, in the one with this number, from 1.
+    /// The numbers that change from step to step, for step `time`, from 1.
     fn numbers(&self, learning_rate: f64, time: u64) -> AdamNumbers {
         let steps = i32::try_from(time).unwrap_or(i32::MAX);
         let decay = learning_rate * f64::from(self.decoupled_decay);
@@ -258,11 +258,11 @@ impl Adam {
     }
 }
 
-/// What changes from step to step of Adam.
+/// The numbers of Adam that change from step to step.
 struct AdamNumbers {
-    /// What the moments are divided by, because they began at zero.
+    /// Divisors of the moments, because they began at zero.
     corrections: [f32; 2],
-    /// What parameters are multiplied by.
+    /// Factor of the parameters.
     keep: f32,
     rate: f32,
 }
@@ -327,12 +327,12 @@ impl Sgd {
     }
 }
 
-/// What is kept before the first step, in host memory.
+/// State before the first step, in host memory.
 fn zeros(len: usize) -> Tensor<1> {
     flat::put(vec![0.0; len], &Device::flex())
 }
 
-// As closures these two are calls in the loops, which are not vector code then.
+// As closures these two would be calls in the loops, which would then not be vector code.
 #[inline(always)]
 fn scaled(gradient: f32, factor: Option<f32>) -> f32 {
     match factor {
@@ -349,8 +349,8 @@ fn decayed(value: f32, gradient: f32, penalty: Option<f32>) -> f32 {
     }
 }
 
-/// Steps `values`, with their gradients and what is kept for them, by all threads: in halves, until
-/// a part is too small to be worth the handing over.
+/// Steps `values` with their gradients and state on all threads. Splits into halves until a part is
+/// too small to be worth it.
 fn in_parts<const N: usize>(
     values: &mut [f32],
     gradients: &[f32],
@@ -396,7 +396,7 @@ impl FusedState {
         }
     }
 
-    /// The numbers, named as Burn flattens them.
+    /// The scalars, named as Burn flattens them.
     pub(crate) fn scalars(&self) -> Vec<(&'static str, Value)> {
         match self {
             Self::Adam { time, .. } => vec![("momentum.time", (*time).into())],
@@ -406,7 +406,7 @@ impl FusedState {
 }
 
 impl Fused {
-    /// The state that `tensors` and `scalars` are of; `None` if they are another optimizer's.
+    /// The state from `tensors` and `scalars`; `None` if they belong to another optimizer.
     pub(crate) fn restore(
         &self,
         mut tensors: BTreeMap<String, Tensor<1>>,

@@ -1,4 +1,4 @@
-//! Against Burn's own optimizers.
+//! Compares with Burn's own optimizers.
 
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
@@ -15,7 +15,7 @@ fn tensor(values: &[f32]) -> Tensor<1> {
     )
 }
 
-/// Five steps with Burn and here must agree, and in every bit if done in two pieces.
+/// Five steps here and with Burn must agree, and be bit-identical if done in two pieces.
 fn assert_equal(optimizer: &impl Optimizer, fused: Fused, values: &[f32], cut: usize) {
     let (mut whole, mut state) = (values.to_vec(), None);
     let (mut left, mut right) = (values[..cut].to_vec(), values[cut..].to_vec());
@@ -157,7 +157,7 @@ mod on_gpu {
     use super::*;
     use crate::backend::gpu::Kernels;
 
-    /// The GPU, if there is one; says so if not.
+    /// The GPU, if present; says so if not.
     fn gpu() -> Option<burn::tensor::Device> {
         use crate::device::DeviceChoice;
         use crate::world::World;
@@ -175,7 +175,7 @@ mod on_gpu {
         }
     }
 
-    /// Of every kind that has a kernel.
+    /// One of every kind that has a kernel.
     fn variants() -> [Fused; 5] {
         let penalty = Some(WeightDecayConfig::new(0.01));
         let momentum = |dampening, nesterov| {
@@ -196,7 +196,7 @@ mod on_gpu {
         ]
     }
 
-    /// A step of one parameter alone.
+    /// Steps one parameter alone.
     fn step_one(
         fused: Fused,
         values: Tensor<1>,
@@ -225,7 +225,7 @@ mod on_gpu {
         for fused in variants() {
             // With and without whole vectors, and more than a cube.
             for len in [1, 7, 64, 5000] {
-                // Copies: what a device gives may be a view of its memory.
+                // Copies: a device may return a view of its memory.
                 let numbers = |data: TensorData| data.try_to_vec::<f32>().unwrap();
                 let wave = |phase: f32| (0..len).map(move |i| (i as f32 * 0.37 + phase).sin());
                 let mut expected: Vec<f32> = wave(0.0).collect();
@@ -274,7 +274,7 @@ mod on_gpu {
         }
     }
 
-    /// Parts have other lengths, and so vectors of another length than the whole has.
+    /// Parts have other lengths, and so vectors of another length than the whole.
     #[test]
     fn a_part_is_stepped_on_a_device_bit_for_bit_as_in_the_whole() {
         let Some(device) = gpu() else {
@@ -306,8 +306,8 @@ mod on_gpu {
         }
     }
 
-    /// Many parameters, with whole vectors and without, one of them without numbers, some of them
-    /// stepped before, and two optimizers with two learning rates.
+    /// Many parameters, with and without whole vectors, one without elements, some stepped before,
+    /// and two optimizers with two learning rates.
     #[test]
     fn parameters_stepped_together_are_those_stepped_alone_bit_for_bit() {
         let Some(device) = gpu() else {

@@ -1,34 +1,35 @@
-//! The dynamic loss scale: gradients that half precision would round to zero are computed of a
-//! larger loss, as large as it can be without overflow.
+//! The dynamic loss scale: multiplies the loss by the largest factor without overflow, so that
+//! small gradients do not become zero in half precision.
 //!
-//! Knows nothing of tensors: it is told whether a step overflowed, by a sum that is the same on all
-//! ranks, and so its state is the same on all ranks.
+//! It knows nothing of tensors. The caller reports whether a step overflowed, from a sum that is
+//! the same on all ranks, so its state is the same on all ranks.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Beyond this a loss of some size is no longer finite in `f32`, whatever its gradient is.
+/// Largest scale. Beyond it a loss of some size is not finite in `f32`, whatever its gradient.
 const LARGEST: f64 = (1u128 << 100) as f64;
 
-/// How a loss scale changes. The defaults are those of DeepSpeed and PyTorch.
+/// Options of the loss scale. The defaults are those of DeepSpeed and PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossScaleOptions {
-    /// The first scale. Default 65536.
+    /// Initial scale. Default 65536.
     pub initial: f64,
-    /// The scale is multiplied by this after `growth_interval` good steps. Default 2.
+    /// Factor of the scale after `growth_interval` good steps. Default 2.
     pub growth: f64,
-    /// Good steps in a row after which the scale grows. Default 2000.
+    /// Good steps in a row before the scale grows. Default 2000.
     pub growth_interval: u64,
-    /// The scale is multiplied by this when steps overflow. Default 0.5.
+    /// Factor of the scale after an overflow. Default 0.5.
     pub backoff: f64,
-    /// The first `hysteresis - 1` overflows since the scale last grew leave it as it is (their
-    /// steps are skipped nevertheless). Default 2.
+    /// Overflows since the last growth that lower the scale: from this one on. Default 2.
+    ///
+    /// The first `hysteresis - 1` overflows keep the scale; their steps are skipped nevertheless.
     pub hysteresis: u64,
-    /// The scale never becomes smaller than this. Default 1.
+    /// Smallest scale. Default 1.
     pub floor: f64,
-    /// Overflows in a row, at the floor, after which training has failed. Default 10.
+    /// Overflows in a row at the floor before training fails. Default 10.
     pub give_up_after: u64,
 }
 
@@ -47,11 +48,10 @@ impl Default for LossScaleOptions {
 }
 
 impl LossScaleOptions {
-    /// Whether the options make sense: else the first that does not, its value, and what it must
-    /// be.
+    /// Checks the options.
     ///
     /// # Errors
-    /// That option.
+    /// Returns name, value and accepted values of the first invalid option.
     pub fn check(&self) -> Result<(), (&'static str, f64, &'static str)> {
         let scale = "a finite number from 2^-100 to 2^100";
         let good = |value: f64| (1.0 / LARGEST..=LARGEST).contains(&value);
@@ -103,7 +103,7 @@ impl LossScaleOptions {
     }
 }
 
-/// Steps overflow although the scale cannot become smaller.
+/// Steps overflow at the smallest scale.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the gradients of {overflows} steps in a row were not finite, although the loss scale is at \
@@ -111,23 +111,23 @@ impl LossScaleOptions {
      gradients, or train in bf16 or f32"
 )]
 pub struct LossScaleError {
-    /// Steps in a row that overflowed at the floor.
+    /// Overflows in a row at the floor.
     pub overflows: u64,
     /// The floor.
     pub floor: f64,
 }
 
-/// What has to be known to go on.
+/// The state to save.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct State {
     scale: f64,
     /// Good steps since the last overflow or growth.
     good_steps: u64,
-    /// Overflows that have not lowered the scale since it last grew.
+    /// Overflows since the last growth that kept the scale.
     tolerated: u64,
     /// Overflows in a row at the floor.
     at_floor: u64,
-    /// Steps skipped in the whole training.
+    /// Skipped steps in the whole training.
     skipped: u64,
 }
 
@@ -139,7 +139,7 @@ pub struct LossScale {
 }
 
 impl LossScale {
-    /// At its initial value.
+    /// Starts at the initial scale.
     pub fn new(options: LossScaleOptions) -> Self {
         let state = State {
             scale: options.initial,
@@ -151,20 +151,20 @@ impl LossScale {
         Self { options, state }
     }
 
-    /// The factor for the next loss.
+    /// Factor of the next loss.
     pub fn scale(&self) -> f64 {
         self.state.scale
     }
 
-    /// Steps that were skipped so far.
+    /// Number of steps skipped so far.
     pub fn skipped(&self) -> u64 {
         self.state.skipped
     }
 
-    /// Takes note of a step's outcome, with the rule of DeepSpeed's `DynamicLossScaler`.
+    /// Updates the scale after a step, by the rule of DeepSpeed's `DynamicLossScaler`.
     ///
     /// # Errors
-    /// Too many overflows in a row that no smaller scale can prevent.
+    /// Fails after too many overflows in a row at the floor.
     pub fn update(&mut self, overflow: bool) -> Result<(), LossScaleError> {
         let (options, state) = (&self.options, &mut self.state);
         if !overflow {
@@ -195,7 +195,7 @@ impl LossScale {
         Ok(())
     }
 
-    /// The state as numbers with names.
+    /// The state as named scalars.
     pub(crate) fn scalars(&self) -> Vec<(String, Value)> {
         match serde_json::to_value(self.state) {
             Ok(Value::Object(fields)) => fields.into_iter().collect(),
@@ -203,7 +203,7 @@ impl LossScale {
         }
     }
 
-    /// Continues from numbers that [`scalars`](Self::scalars) gave; from none, at the beginning.
+    /// Continues from scalars that [`scalars`](Self::scalars) returned; without any, starts anew.
     pub(crate) fn restore(&mut self, scalars: BTreeMap<String, Value>) -> Result<(), String> {
         if scalars.is_empty() {
             *self = Self::new(self.options);
@@ -215,7 +215,7 @@ impl LossScale {
             return Err(format!("a scale of {}", state.scale));
         }
         self.state = state;
-        // The floor may be another one than when the state was saved.
+        // The floor may differ from that of the saved state.
         self.state.scale = state.scale.max(self.options.floor);
         Ok(())
     }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn the_first_overflow_is_tolerated_until_the_scale_grows() {
         assert_eq!(scaler(short(), &[true]).scale(), 64.0);
-        // A good step in between does not forgive it.
+        // A good step in between does not reset the count.
         assert_eq!(scaler(short(), &[true, false, true]).scale(), 32.0);
         assert_eq!(scaler(short(), &[true, true, true]).scale(), 16.0);
         let grown = [true, false, false, false, true];

@@ -1,8 +1,8 @@
-//! Mixed precision: in which number format a model computes, and the loss scale that lets half
-//! precision hold small gradients.
+//! Mixed precision: the number format of a model's arithmetic, and the loss scale that keeps small
+//! gradients representable in half precision.
 //!
-//! Parameters stay in `f32` (the master weights); what reads them sees them cast, and their
-//! gradients come back in `f32`. See Micikevicius et al. 2018, <https://arxiv.org/abs/1710.03740>.
+//! Parameters stay in `f32` (the master weights). Layers read them cast, and gradients come back in
+//! `f32`. See Micikevicius et al. 2018, <https://arxiv.org/abs/1710.03740>.
 
 mod loss_scale;
 
@@ -13,10 +13,10 @@ use burn::tensor::FloatDType;
 
 pub use loss_scale::{LossScale, LossScaleError, LossScaleOptions};
 
-/// The number format of forward and backward.
+/// Number format of forward and backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// IEEE single precision, or whatever the parameters are.
+    /// IEEE single precision, or the type of the parameters.
     #[default]
     F32,
     /// bfloat16, with `f32` master weights.
@@ -26,10 +26,10 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// All of them.
+    /// All precisions.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
 
-    /// The name used in configurations.
+    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -38,7 +38,7 @@ impl Precision {
         }
     }
 
-    /// The type that inputs and activations have.
+    /// The type of inputs and activations.
     pub const fn compute_dtype(self) -> FloatDType {
         match self {
             Self::F32 => FloatDType::F32,
@@ -47,7 +47,7 @@ impl Precision {
         }
     }
 
-    /// The type that `f32` parameters are cast to, if they are.
+    /// The type that `f32` parameters are cast to; `None` without a cast.
     pub(crate) fn cast_to(self) -> Option<FloatDType> {
         (self != Self::F32).then(|| self.compute_dtype())
     }
@@ -70,7 +70,7 @@ impl FromStr for Precision {
     }
 }
 
-/// The name of no precision.
+/// A name that is not a precision's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown precision `{name}`; known: {}", Precision::ALL.map(Precision::name).join(", "))]
 pub struct UnknownPrecision {

@@ -1,5 +1,5 @@
-//! Makes wholes of shards: values bucket by bucket, one bucket on its way while the next is filled,
-//! and parameters that live as shards (stage 3), gathered when they are read.
+//! Gathers shards: values bucket by bucket, one in flight while the next is filled, and parameters
+//! of stage 3 when a layer reads them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,8 +13,7 @@ use crate::autograd::ParameterSource;
 use crate::bucket::{BucketLayout, Gathering, Reducer};
 use crate::flat;
 
-/// The whole values of every parameter, of which this rank has the `pieces` that it owns. A
-/// collective call.
+/// The whole values of every parameter, from the `pieces` that each rank owns. A collective call.
 pub(crate) fn gather_values(
     reducer: &Reducer,
     pieces: &[Tensor<1>],
@@ -53,13 +52,12 @@ fn take_whole(
     Ok(())
 }
 
-/// The parameters of a model that live as shards, and the buckets of them that are gathered at the
-/// moment.
+/// The parameters of a model that live as shards, and their gathered buckets.
 ///
-/// A forward pass reads the buckets from the last to the first, backward the other way round. So
-/// whoever reads a bucket makes the next ones in that direction start, and those that were read
-/// longest ago are given up. Buckets of whole parameters and those that are cut alternate in one
-/// pass, so each of the two has an order of its own.
+/// Forward reads buckets from the last to the first, backward in the reverse order. Reading a
+/// bucket starts the next ones in that direction, and frees those that were read longest ago.
+/// Buckets of whole parameters and cut buckets alternate in one pass, so each kind has an order of
+/// its own.
 pub(crate) struct ShardedParameters {
     reducer: Arc<Reducer>,
     prefetch: usize,
@@ -67,16 +65,16 @@ pub(crate) struct ShardedParameters {
 }
 
 struct State {
-    /// By parameter: the elements that this rank owns.
+    /// Elements of each parameter that this rank owns.
     pieces: Vec<Tensor<1>>,
-    /// Gathered buckets and those on their way; the one that was read last is at the back.
+    /// Gathered buckets and those in flight; the last one read is at the back.
     gathered: VecDeque<Gathered>,
-    /// Of the buckets that are cut, and of those of whole parameters.
+    /// The pass over cut buckets, and the pass over buckets of whole parameters.
     passes: [Pass; 2],
     failure: Option<Error>,
 }
 
-/// Where reading stands.
+/// Position of the reads.
 #[derive(Clone, Copy, Default)]
 struct Pass {
     last: Option<usize>,
@@ -84,8 +82,8 @@ struct Pass {
 }
 
 impl Pass {
-    /// Notes that a bucket is read, and gives those that will be next, nearest first. There are
-    /// others `before` and `after` it, both from near to far.
+    /// Notes the read of a bucket, and returns the next ones, nearest first. `before` and `after`
+    /// are the other buckets on either side, both from near to far.
     fn read(
         &mut self,
         bucket: usize,
@@ -114,7 +112,7 @@ struct Gathered {
 }
 
 impl ShardedParameters {
-    /// Takes over the `pieces` that this rank owns of every parameter.
+    /// Takes the `pieces` of every parameter that this rank owns.
     pub(crate) fn new(reducer: Arc<Reducer>, prefetch: usize, pieces: Vec<Tensor<1>>) -> Self {
         Self {
             reducer,
@@ -128,12 +126,12 @@ impl ShardedParameters {
         }
     }
 
-    /// What this rank owns.
+    /// The pieces that this rank owns.
     pub(crate) fn pieces(&self) -> Vec<Tensor<1>> {
         self.lock().pieces.clone()
     }
 
-    /// Changes what this rank owns; what was gathered before is given up.
+    /// Changes the pieces that this rank owns, and frees gathered buckets.
     pub(crate) fn update<R>(&self, change: impl FnOnce(&mut [Tensor<1>]) -> R) -> R {
         let mut state = self.lock();
         state.gathered.clear();
@@ -143,7 +141,7 @@ impl ShardedParameters {
         change(&mut state.pieces)
     }
 
-    /// Lets `then` read `pieces` in place of those that are kept here.
+    /// Lets `then` read `pieces` in place of the own ones.
     pub(crate) fn lend<R>(&self, pieces: Vec<Tensor<1>>, then: impl FnOnce() -> R) -> R {
         let swap = |mut pieces: Vec<Tensor<1>>| {
             self.release();
@@ -151,26 +149,27 @@ impl ShardedParameters {
             pieces
         };
         let own = swap(pieces);
-        // Whoever catches a panic must not go on training with what was lent.
+        // Training must not continue with the lent pieces if somebody catches a panic.
         let result = catch_unwind(AssertUnwindSafe(then));
         drop(swap(own));
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Gives up what is gathered.
+    /// Frees gathered buckets.
     pub(crate) fn release(&self) {
         self.update(|_| ());
     }
 
-    /// An error while a parameter was read, where none could be returned.
+    /// Returns an error from a read that could not return it.
     pub(crate) fn failure(&self) -> Result<(), Error> {
         self.lock().failure.take().map_or(Ok(()), Err)
     }
 
-    /// The whole of a parameter: its part of the gathered bucket, which is not copied in host
-    /// memory. Every rank reads the same parameters in the same order.
+    /// A whole parameter: its part of the gathered bucket, not copied in host memory. Every rank
+    /// reads the same parameters in the same order.
     pub(crate) fn read(&self, parameter: usize) -> Result<Tensor<1>, Error> {
-        // None of it can be missing; to compute with the placeholder instead would be wrong unseen.
+        // Nothing can be missing. Computing with the placeholder instead would be wrong and
+        // unnoticed.
         let missing = |what: &str| Error::Device {
             reason: format!("parameter {parameter} was read, and its {what} is missing"),
         };
@@ -186,13 +185,13 @@ impl ShardedParameters {
         else {
             return Err(missing("gathered bucket"));
         };
-        // Waits only now, when the next ones are under way.
+        // Waits only now, when the next buckets are in flight.
         content.wait()?;
         let part = content.parts(&[place]).pop();
         part.ok_or_else(|| missing("part of the gathered bucket"))
     }
 
-    /// Starts a bucket if it is not there, and makes it the one read last.
+    /// Starts a bucket if it is missing, and marks it as read last.
     fn ensure(&self, state: &mut State, bucket: usize) -> Result<(), Error> {
         let at = state
             .gathered
@@ -222,7 +221,7 @@ impl ShardedParameters {
                 self.ensure(state, next)?;
             }
         }
-        // A block may lie in two buckets, so the one before is kept as well.
+        // A block may lie in two buckets, so the previous one is kept too.
         let there = state.gathered.iter().filter(|entry| alike(&entry.bucket));
         let kept = self.prefetch.saturating_add(2);
         let mut spare = there.count().saturating_sub(kept);
@@ -265,7 +264,7 @@ impl fmt::Debug for ShardedParameters {
 mod tests {
     use super::*;
 
-    /// Reads buckets 0, 2, 5 and 6 among others that are of the other kind.
+    /// Reads buckets 0, 2, 5 and 6; the others are of the other kind.
     fn read(pass: &mut Pass, bucket: usize) -> Vec<usize> {
         let before = [6, 5, 2, 0].into_iter().filter(|other| *other < bucket);
         let after = [0, 2, 5, 6].into_iter().filter(|other| *other > bucket);

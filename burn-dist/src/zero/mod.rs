@@ -1,13 +1,12 @@
 //! Sharding (ZeRO, Rajbhandari et al. 2020, <https://arxiv.org/abs/1910.02054>): every rank keeps
-//! the optimizer's state, and depending on the stage gradients and parameters, of its shard alone.
+//! its shard of the optimizer state and, depending on the stage, of gradients and parameters.
 //!
-//! What a rank owns is what a reduce-scatter of the gradients' buckets leaves with it, so there is
-//! no plan beside that of the buckets. Of every parameter a rank owns one range of elements, often
-//! an empty one, and all or nothing where the optimizer has to see all of it; state is kept by the
-//! parameter's index in visit order, and saved by its path. A rank that owns all of every parameter
-//! is what plain data parallelism has.
+//! A rank owns what a reduce-scatter of the gradient buckets leaves with it, so the buckets are the
+//! only plan. It owns one range of every parameter, often an empty one, and all or nothing if the
+//! optimizer needs the whole parameter. State is kept by the parameter's index in visit order and
+//! saved by its path. A rank that owns every parameter whole is plain data parallelism.
 //!
-//! `gather` makes wholes of shards again.
+//! `gather` makes whole values from shards.
 
 mod gather;
 
