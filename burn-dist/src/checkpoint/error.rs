@@ -1,66 +1,66 @@
-//! What can go wrong with a checkpoint, and what to do about it.
+//! Errors of checkpoints.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A checkpoint could not be written or read.
+/// An error in writing or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The system refused an operation.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation.
         action: &'static str,
-        /// To which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file of a checkpoint is not as it was written.
+    /// A file of a checkpoint is damaged.
     #[error("{} is damaged: {reason}. Continue from another checkpoint", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         reason: String,
     },
     /// The folder is not a checkpoint.
     #[error("{} is not a checkpoint: it has no manifest.json", .0.display())]
     NotACheckpoint(PathBuf),
-    /// The checkpoint was written by a version that this one does not know.
+    /// The checkpoint has an unsupported version.
     #[error("{} has version {found} of the format, this program reads version {known}", path.display())]
     Version {
         /// The manifest.
         path: PathBuf,
         /// Its version.
         found: u32,
-        /// The version that is known.
+        /// The supported version.
         known: u32,
     },
     /// The values could not be read from the device.
     #[error(transparent)]
     State(#[from] crate::parallel::ParallelError),
-    /// The values could not be put into a file.
+    /// The values could not be encoded.
     #[error("cannot write {}: {reason}", path.display())]
     Encode {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A number in the state is none. Nobody could go on from it, so nothing was written.
+    /// The state contains NaN or infinity, so nothing was written.
     #[error(
         "`{name}` is {value} on rank {rank} after step {step}: training diverged before it was saved"
     )]
     NotFinite {
-        /// The rank whose share it is in.
+        /// The rank whose share contains the value.
         rank: usize,
-        /// Steps that were done.
+        /// Steps done.
         step: u64,
-        /// The name of the tensor in the state.
+        /// Name of the tensor in the state.
         name: String,
-        /// The value: infinite, or no number.
+        /// The value: NaN or infinity.
         value: f64,
     },
     /// Another rank did not write its share.
@@ -70,40 +70,39 @@ pub enum CheckpointError {
         rank: usize,
         /// The checkpoint.
         path: PathBuf,
-        /// What it said, or that it said nothing.
+        /// Its message, or that it sent none.
         reason: String,
     },
-    /// Another rank has found that a checkpoint is not as it was written.
+    /// Another rank found a damaged checkpoint.
     #[error("rank {rank} found that {} is not good: {reason}", path.display())]
     NotGood {
         /// The rank.
         rank: usize,
         /// The checkpoint.
         path: PathBuf,
-        /// What it found.
+        /// The damage.
         reason: String,
     },
-    /// The one before it is still being written, for so long that the other ranks would have given
-    /// this one up.
+    /// The previous checkpoint takes too long: the other ranks would give this one up.
     #[error(
         "the state after step {step} is not saved: the checkpoint before it is still being written after another \
          {seconds} s"
     )]
     Behind {
-        /// Steps that were done.
+        /// Steps done.
         step: u64,
-        /// How long this rank has waited.
+        /// Time that this rank waited, in seconds.
         seconds: u64,
     },
-    /// The folder must not be written into any more.
+    /// The folder must not be written to any more.
     #[error("no checkpoint is written into {}: {reason}", folder.display())]
     Refused {
         /// The folder of checkpoints.
         folder: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The thread that writes is gone.
+    /// The writer thread is gone.
     #[error("the thread that writes checkpoints ended without a word")]
     Gone,
 }

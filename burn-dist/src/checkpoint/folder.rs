@@ -1,4 +1,4 @@
-//! The folder that holds the checkpoints of a run: which there are, which is good, which go.
+//! The folder of a run's checkpoints: lists them, finds the newest good one, publishes and removes.
 
 use std::fs;
 use std::io::Write;
@@ -10,26 +10,26 @@ use super::{CheckpointError, Manifest};
 use crate::files::{CheckedFile, sync_folder};
 
 const PREFIX: &str = "step-";
-/// Begin of the names of folders that are being written.
+/// Prefix of folders that are being written.
 const HIDDEN: &str = ".writing-";
-/// What comes after that in the names of those that are being removed.
+/// Follows that prefix in folders that are being removed.
 const REMOVED: &str = "removed-";
-/// Begin of the names of checkpoints that a run has gone back behind.
+/// Prefix of checkpoints that a run has gone back behind.
 const ABANDONED: &str = "abandoned-";
 
-/// A checkpoint in a folder; whether it is good is not known yet.
+/// A checkpoint in a folder; not verified yet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
-    /// Steps that were done.
+    /// Steps done.
     pub step: u64,
     /// Its folder.
     pub path: PathBuf,
 }
 
-/// The checkpoints in `folder`, the oldest first; none if there is no such folder.
+/// Lists the checkpoints in `folder`, the oldest first; empty if the folder does not exist.
 ///
 /// # Errors
-/// If the folder cannot be read.
+/// Fails if the folder cannot be read.
 pub fn list(folder: &Path) -> Result<Vec<Found>, CheckpointError> {
     let mut found = Vec::new();
     for name in names(folder)? {
@@ -42,11 +42,12 @@ pub fn list(folder: &Path) -> Result<Vec<Found>, CheckpointError> {
     Ok(found)
 }
 
-/// What lies in `folder` beside its checkpoints: those that were set aside (see [`set_aside`]), the
-/// oldest first, and those that no attempt has finished, of which nobody can go on.
+/// Lists leftovers in `folder`: checkpoints that were set aside, and unfinished ones.
+///
+/// The former come from [`set_aside`], the oldest first. No run can go on from the latter.
 ///
 /// # Errors
-/// If the folder cannot be read.
+/// Fails if the folder cannot be read.
 pub fn leftovers(folder: &Path) -> Result<[Vec<PathBuf>; 2], CheckpointError> {
     let mut names = names(folder)?;
     names.sort();
@@ -60,22 +61,22 @@ pub fn leftovers(folder: &Path) -> Result<[Vec<PathBuf>; 2], CheckpointError> {
     Ok([aside, unfinished.map(|name| folder.join(name)).collect()])
 }
 
-/// The newest checkpoint in `folder` whose files are all as they were written, and what is wrong
-/// with the newer ones.
+/// Finds the newest checkpoint in `folder` whose files are intact.
+///
+/// Also returns what is wrong with the newer ones.
 ///
 /// # Errors
-/// If the folder cannot be read.
+/// Fails if the folder cannot be read.
 pub fn newest_good(
     folder: &Path,
 ) -> Result<(Option<Found>, Vec<CheckpointError>), CheckpointError> {
     newest_good_by(folder, &verify)
 }
 
-/// The same where `verify` tells whether a checkpoint is as it was written: for ranks that share
-/// that work.
+/// Does the same with `verify` as the check, for ranks that share this work.
 ///
 /// # Errors
-/// If the folder cannot be read.
+/// Fails if the folder cannot be read.
 pub fn newest_good_by(
     folder: &Path,
     verify: &dyn Fn(&Path) -> Result<(), CheckpointError>,
@@ -90,7 +91,7 @@ pub fn newest_good_by(
     Ok((None, bad))
 }
 
-/// Whether a checkpoint is as it was written.
+/// Checks that a checkpoint is intact.
 pub(super) fn verify(path: &Path) -> Result<(), CheckpointError> {
     let manifest = Manifest::read(path)?;
     manifest.files.iter().try_for_each(|file| file.verify(path))
@@ -102,8 +103,8 @@ pub(super) fn of_step(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("{PREFIX}{step:010}"))
 }
 
-/// One writing of a checkpoint: its step, and which of those of this step it is, from 0. Later ones
-/// are greater.
+/// One attempt to write a checkpoint: its step, and its number among those of this step, from 0.
+/// Later ones are greater.
 pub(super) type Writing = (u64, u32);
 
 /// The folder in which the ranks of one attempt write a checkpoint.
@@ -111,15 +112,15 @@ pub(super) fn hidden(folder: &Path, attempt: &str, (step, round): Writing) -> Pa
     folder.join(format!("{HIDDEN}{attempt}-{step:010}-{round}"))
 }
 
-/// Removes all that earlier attempts left unfinished. Gives what cannot be removed, which is in
-/// nobody's way.
+/// Removes everything that earlier attempts left unfinished. Returns the errors; what remains does
+/// no harm.
 pub(super) fn remove_unfinished(folder: &Path) -> Result<Vec<CheckpointError>, CheckpointError> {
     remove_hidden(folder, |_| true)
 }
 
 /// Removes what this attempt began before `writing` and could not finish: another rank may have
-/// written its share of it when rank 0 had given it up. So it does with what was to be removed
-/// before and could not be. Gives what still cannot.
+/// written its share after rank 0 had given the checkpoint up. Retries earlier failed removals.
+/// Returns the errors.
 pub(super) fn remove_failed(
     folder: &Path,
     attempt: &str,
@@ -137,9 +138,8 @@ pub(super) fn remove_failed(
     })
 }
 
-/// Removes the folders that are being written and whose name, without what marks them as such, is
-/// one that is `meant`. Gives what cannot be removed: on NFS a folder stays while somebody has a
-/// file of it open.
+/// Removes folders with the hidden prefix if `meant` returns true for the rest of the name. Returns
+/// the errors: on NFS a folder stays while somebody has one of its files open.
 fn remove_hidden(
     folder: &Path,
     meant: impl Fn(&str) -> bool,
@@ -155,12 +155,13 @@ fn remove_hidden(
     Ok(left)
 }
 
-/// Takes the checkpoints of steps after `step` out of sight, for a run that goes back to that step:
-/// [`list`] does not see them any more, and nothing removes them. Gives their new paths, the oldest
-/// first: `abandoned-NNNNNNNNNN`, with a number behind it if that is taken.
+/// Hides the checkpoints of steps after `step`, for a run that goes back to that step.
+///
+/// [`list`] no longer returns them, and nothing removes them. Returns their new paths, the oldest
+/// first: `abandoned-NNNNNNNNNN`, with a number after it if that is taken.
 ///
 /// # Errors
-/// If the folder cannot be read, or one of them not renamed.
+/// Fails if the folder cannot be read or a checkpoint cannot be renamed.
 pub fn set_aside(folder: &Path, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
     let mut aside = Vec::new();
     for found in list(folder)?.into_iter().filter(|found| found.step > step) {
@@ -174,9 +175,9 @@ pub fn set_aside(folder: &Path, step: u64) -> Result<Vec<PathBuf>, CheckpointErr
     Ok(aside)
 }
 
-/// Gives the folder in which a checkpoint was written its name. One of the same step, as of a run
-/// that went back, or that was stopped before the evaluation, goes: at every moment there is a
-/// whole one, and where the file system cannot exchange two folders, one that was set aside.
+/// Gives a finished checkpoint its final name. It replaces one of the same step, left by a run that
+/// went back or was stopped before the evaluation. A whole one exists at every moment, if necessary
+/// one that was set aside because the file system cannot exchange two folders.
 pub(super) fn publish(folder: &Path, hidden: &Path, step: u64) -> Result<(), CheckpointError> {
     let path = of_step(folder, step);
     let renamed = CheckpointError::io("rename", hidden);
@@ -187,14 +188,14 @@ pub(super) fn publish(folder: &Path, hidden: &Path, step: u64) -> Result<(), Che
     let old = old.map_err(renamed)?;
     sync(folder)?;
     if let Some(old) = old {
-        // The new one is there whether or not this works; the next start of the run removes what is
-        // hidden.
+        // The new checkpoint is there in any case. The next start of the run removes hidden
+        // folders.
         let _ = fs::remove_dir_all(old);
     }
     Ok(())
 }
 
-/// Puts `hidden` in the place of `path`; where that is then.
+/// Puts `hidden` in the place of `path`; returns the new place of `path`.
 fn replace(hidden: &Path, path: &Path, aside: PathBuf) -> std::io::Result<PathBuf> {
     if renameat_with(CWD, hidden, CWD, path, RenameFlags::EXCHANGE).is_ok() {
         return Ok(hidden.to_owned());
@@ -204,7 +205,7 @@ fn replace(hidden: &Path, path: &Path, aside: PathBuf) -> std::io::Result<PathBu
     Ok(aside)
 }
 
-/// A path that nothing has yet, for a checkpoint that is set aside or removed.
+/// An unused path for a checkpoint that is set aside or removed.
 fn free_name(folder: &Path, prefix: &str, step: u64) -> PathBuf {
     let stem = format!("{prefix}{step:010}");
     let mut path = folder.join(&stem);
@@ -216,12 +217,13 @@ fn free_name(folder: &Path, prefix: &str, step: u64) -> PathBuf {
     path
 }
 
-/// Removes all but the newest `keep` of the checkpoints up to the one of step `written`, and the
-/// one of the first of the steps `best` of which there is one. Later ones are of a future that the
-/// run has gone back behind: they neither count nor go.
+/// Removes checkpoints up to step `written`, except the newest `keep` and the best one.
+///
+/// The best one is that of the first of the steps `best` that has a checkpoint. Later checkpoints
+/// belong to a future that the run has gone back behind: they neither count nor go.
 ///
 /// # Errors
-/// The first of what was in the way. All that can be removed is.
+/// Returns the first failure. Everything that can be removed is.
 pub(super) fn prune(
     folder: &Path,
     written: u64,
@@ -242,14 +244,14 @@ pub(super) fn prune(
 }
 
 fn remove(folder: &Path, Found { step, path }: &Found) -> Result<(), CheckpointError> {
-    // Under its name it would be incomplete while it is being removed. One of the same step may be
-    // there still.
+    // Under its own name it would be visible and incomplete during the removal. A hidden one of the
+    // same step may still exist.
     let hidden = free_name(folder, &format!("{HIDDEN}{REMOVED}"), *step);
     fs::rename(path, &hidden).map_err(CheckpointError::io("rename", path))?;
     fs::remove_dir_all(&hidden).map_err(CheckpointError::io("remove", &hidden))
 }
 
-/// Writes a file and waits until it is on disk, which is compared with `content`.
+/// Writes a file, waits until it is on disk, and compares it with `content`.
 pub(super) fn write_whole(path: &Path, content: &[u8]) -> Result<(), CheckpointError> {
     CheckedFile::create(path)
         .and_then(|mut file| {
@@ -302,7 +304,7 @@ mod tests {
         let folder = folder.path();
         let (path, aside) = (of_step(folder, 7), free_name(folder, ABANDONED, 7));
         fs::create_dir(&path).unwrap();
-        // Nothing to put there: what was there is not lost.
+        // The replacement is missing: the old one is not lost.
         assert!(replace(&folder.join("missing"), &path, aside.clone()).is_err());
         assert!(aside.is_dir());
         for name in [
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!(leftovers(folder).unwrap(), [vec![aside], vec![unfinished]]);
     }
 
-    /// A file instead of a folder stands for what cannot be removed.
+    /// A file in place of a folder cannot be removed.
     #[test]
     fn what_cannot_be_removed_is_in_nobodys_way() {
         let folder = tempfile::tempdir().unwrap();
@@ -360,7 +362,7 @@ mod tests {
         for step in [1, 2, 4] {
             fs::create_dir(of_step(folder, step)).unwrap();
         }
-        // What lies there instead of the best is none.
+        // A file in the place of the best checkpoint does not count.
         fs::write(of_step(folder, 3), "").unwrap();
         prune(folder, 2, 1, &[3, 1]).unwrap();
         assert_eq!(steps(), [1, 2, 3, 4]);

@@ -1,4 +1,4 @@
-//! What a checkpoint holds, and the checksums that tell whether it is as it was written.
+//! The manifest of a checkpoint: its contents and their checksums.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,32 +13,32 @@ use super::CheckpointError;
 use super::folder::write_whole;
 use crate::files::open_file;
 
-/// File in the checkpoint's folder.
+/// Name of the manifest in the checkpoint's folder.
 pub const FILE: &str = "manifest.json";
-/// The checksum of [`FILE`].
+/// Name of the file with the checksum of [`FILE`].
 pub const CHECKSUM_FILE: &str = "manifest.blake3";
 /// Version of the format that this module writes and reads.
 const VERSION: u32 = 1;
-/// A manifest of ten thousand ranks and parameters is smaller.
+/// Largest manifest. One of ten thousand ranks and parameters is smaller.
 const MAX_BYTES: u64 = 256 << 20;
 /// Hexadecimal digits of a checksum.
 const DIGITS: usize = 2 * blake3::OUT_LEN;
 
-/// What a checkpoint holds.
+/// Contents of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     version: u32,
-    /// Steps that were done.
+    /// Steps done.
     pub step: u64,
-    /// Ranks that wrote it.
+    /// Number of ranks that wrote it.
     pub world_size: usize,
-    /// One file per rank.
+    /// The files, one for each rank.
     pub files: Vec<FileEntry>,
-    /// Whatever else its writer has to know to go on.
+    /// The writer's own data, needed to resume.
     pub meta: Value,
 }
 
-/// One rank's file.
+/// The file of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileEntry {
     /// Name in the folder.
@@ -47,10 +47,12 @@ pub struct FileEntry {
     pub bytes: u64,
     /// BLAKE3 checksum, in hexadecimal digits.
     pub blake3: String,
-    /// The numbers that the optimizer keeps for the parameters in this file.
+    /// Scalars that the optimizer keeps for the parameters in this file.
     pub scalars: BTreeMap<String, Value>,
-    /// The tensors of which this file has a part, with their shapes. The part lies in the file
-    /// under `NAME#START`, flat, where `START` is its first element.
+    /// The tensors of which this file has a part, with their shapes.
+    ///
+    /// The part is in the file under `NAME#START`, flat, where `START` is the index of its first
+    /// element.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parts: BTreeMap<String, Vec<usize>>,
 }
@@ -76,10 +78,10 @@ impl Manifest {
         write_whole(&folder.join(CHECKSUM_FILE), checksum_line(&text).as_bytes())
     }
 
-    /// Reads the manifest of the checkpoint in `folder`; its files are not looked at.
+    /// Reads the manifest of the checkpoint in `folder`, not its files.
     ///
     /// # Errors
-    /// No manifest, or one that is damaged or of another version.
+    /// Fails if the manifest is missing, damaged or of another version.
     pub fn read(folder: &Path) -> Result<Self, CheckpointError> {
         let path = folder.join(FILE);
         if !path.is_file() {
@@ -90,7 +92,7 @@ impl Manifest {
         let line = read_capped(&checksum_path)?;
         let expected = checksum_line(&text);
         if line != expected.as_bytes() {
-            // The digits differ, or what `b3sum` writes behind them.
+            // Either the digits differ, or the text that `b3sum` writes after them.
             return Err(match line.starts_with(&expected.as_bytes()[..DIGITS]) {
                 true => CheckpointError::damaged(&checksum_path, "it is not a line of b3sum"),
                 false => CheckpointError::damaged(&path, "its checksum is wrong"),
@@ -105,7 +107,7 @@ impl Manifest {
                 known: VERSION,
             });
         }
-        // Names are of files in this folder, whatever the manifest says.
+        // A name must be that of a file in this folder, whatever the manifest says.
         let strange = |file: &&FileEntry| Path::new(&file.name).components().count() != 1;
         match manifest.files.iter().find(strange) {
             Some(file) => Err(CheckpointError::damaged(
@@ -118,18 +120,17 @@ impl Manifest {
 }
 
 impl FileEntry {
-    /// Whether the file in `folder` is as it was written.
+    /// Checks that the file in `folder` is intact.
     ///
     /// # Errors
-    /// In which way it is not.
+    /// Describes the damage.
     pub fn verify(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(&self.name);
         let file = open_file(&path).map_err(CheckpointError::io("open", &path))?;
         self.verify_open(&file, &path)
     }
 
-    /// The same of the open file at `path`, which is read from its beginning; its cursor is not
-    /// looked at, and stays.
+    /// Checks an open file at `path` from its beginning. The file's cursor stays in place.
     pub(super) fn verify_open(&self, file: &File, path: &Path) -> Result<(), CheckpointError> {
         let length = file
             .metadata()
@@ -147,7 +148,7 @@ impl FileEntry {
     }
 }
 
-/// What [`CHECKSUM_FILE`] holds for a manifest of this text, as `b3sum` writes it.
+/// The content of [`CHECKSUM_FILE`] for a manifest with this text, in the format of `b3sum`.
 fn checksum_line(text: &[u8]) -> String {
     format!("{}  {FILE}\n", blake3::hash(text).to_hex())
 }

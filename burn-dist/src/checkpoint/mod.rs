@@ -1,12 +1,12 @@
-//! The state of a training on disk: every rank writes its share, one rename makes it visible.
+//! Checkpoints: every rank writes its share, and one rename makes the checkpoint visible.
 //!
-//! A checkpoint is a folder `step-NNNNNNNNNN` with one safetensors file per rank, and
-//! `manifest.json`, which has the BLAKE3 checksum of each; `manifest.blake3` has that of the
-//! manifest, as `b3sum` writes it. The ranks write into a hidden folder beside it. When all files
-//! are complete on disk, rank 0 gives the folder its name: a folder of that name is always whole.
+//! A checkpoint is a folder `step-NNNNNNNNNN` with one safetensors file per rank. `manifest.json`
+//! has the BLAKE3 checksum of each file, and `manifest.blake3` that of the manifest, in the format
+//! of `b3sum`. The ranks write into a hidden folder beside it. When all files are complete on disk,
+//! rank 0 gives the folder its name, so a folder with that name is always whole.
 //!
-//! The ranks share a file system, and find out through it who is done: nothing is sent, so training
-//! and its collectives go on meanwhile.
+//! The ranks share a file system and see through it which ranks are done. Nothing is sent, so
+//! training and its collectives go on meanwhile.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -23,7 +23,7 @@
 //!     folder: &Path,
 //!     group: &ProcessGroup,
 //! ) -> Result<(), Box<dyn std::error::Error>> {
-//!     // Rank 0 looks, so that all ranks go on from the same one.
+//!     // Rank 0 looks, so that all ranks resume from the same checkpoint.
 //!     let mut newest = [0i64];
 //!     if group.rank() == 0 {
 //!         newest[0] = newest_good(folder)?.0.map_or(0, |found| found.step as i64);
@@ -45,7 +45,7 @@
 //!             keep: 3,
 //!             best: Vec::new(),
 //!         });
-//!         // Of the one before: a disk that is slow or full is no reason to end the run.
+//!         // The result of the previous checkpoint: a slow or full disk does not end the run.
 //!         if let Some(Err(error)) = written {
 //!             eprintln!("rank {}: {error}", group.rank());
 //!         }
@@ -53,7 +53,7 @@
 //!     while let Some(written) = writer.wait() {
 //!         written?;
 //!     }
-//!     writer.close(group)?; // one that is dropped gives up what other ranks still write
+//!     writer.close(group)?; // a dropped writer gives up what other ranks still write
 //!     Ok(())
 //! }
 //! ```

@@ -1,4 +1,4 @@
-//! One rank's file: its tensors in the safetensors format, readable by everybody.
+//! The file of one rank: its tensors in the safetensors format.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,10 +19,10 @@ use crate::parallel::{StateValues, reshaped};
 
 /// Longest header that is read; safetensors' own limit.
 const MAX_HEADER: u64 = 100_000_000;
-/// Bytes before the header, which have its length.
+/// Bytes before the header, which hold its length.
 const PREFIX: u64 = 8;
 
-/// Element types of both worlds.
+/// Burn's element types and those of safetensors.
 const TYPES: [(DType, Dtype); 13] = [
     (DType::F64, Dtype::F64),
     (DType::F32, Dtype::F32),
@@ -39,15 +39,15 @@ const TYPES: [(DType, Dtype); 13] = [
     (BOOL, Dtype::BOOL),
 ];
 
-/// How files store booleans, whatever the device does: a byte each, 0 or 1.
+/// The form of booleans in files, whatever the device uses: a byte each, 0 or 1.
 const BOOL: DType = DType::Bool(BoolStore::Native);
 
-/// The name of a rank's file.
+/// Name of a rank's file.
 pub(super) fn file_name(rank: usize, size: usize) -> String {
     format!("rank-{rank:05}-of-{size:05}.safetensors")
 }
 
-/// Writes a rank's file, waits until it is on disk, and compares what is there with `values`.
+/// Writes a rank's file, waits until it is on disk, and compares it with `values`.
 pub(super) fn write(
     folder: &Path,
     name: String,
@@ -111,7 +111,7 @@ fn write_to<D: Disk>(
     })
 }
 
-/// The type and bytes of values as a file has them.
+/// Type and bytes of values in a file.
 fn stored(data: &TensorData) -> (DType, Cow<'_, [u8]>) {
     let bytes = data.as_bytes();
     let width = match data.dtype() {
@@ -124,12 +124,12 @@ fn stored(data: &TensorData) -> (DType, Cow<'_, [u8]>) {
     (BOOL, elements.map(is_true).collect())
 }
 
-/// The name of a part of a tensor that begins with element `start`.
+/// Name of a part of a tensor that begins at element `start`.
 fn part_name(name: &str, start: usize) -> String {
     format!("{name}#{start}")
 }
 
-/// A tensor as safetensors wants to see it.
+/// A tensor in the form that safetensors needs.
 struct Tensor<'d> {
     dtype: Dtype,
     shape: Vec<usize>,
@@ -154,22 +154,22 @@ impl View for Tensor<'_> {
     }
 }
 
-/// A file of a rank, of which the header was read.
+/// An open file of a rank, with its header.
 #[derive(Debug)]
 pub(super) struct Shard {
     path: PathBuf,
-    /// Stays open, if not too many do.
+    /// Open, unless too many files are.
     file: Option<File>,
     metadata: Metadata,
-    /// Where the values begin.
+    /// Offset of the values.
     start: u64,
-    /// What the manifest says of it, until this process has compared that with the file.
+    /// The manifest's entry, until this process has compared the file with it.
     unverified: Mutex<Option<FileEntry>>,
 }
 
 impl Shard {
-    /// Opens the file in `folder` of which `entry` tells. Its values are compared with that when
-    /// the first of them is read.
+    /// Opens the file of `entry` in `folder`. Its checksum is verified when the first value is
+    /// read.
     pub(super) fn open(folder: &Path, entry: &FileEntry) -> Result<Self, CheckpointError> {
         let path = folder.join(&entry.name);
         let file = open_file(&path).map_err(CheckpointError::io("open", &path))?;
@@ -209,14 +209,14 @@ impl Shard {
         })
     }
 
-    /// Opens the file anew for every part that is read: a process may have fewer open files than a
-    /// run has ranks.
+    /// Opens the file anew for every read: a process may have fewer open files than a run has
+    /// ranks.
     pub(super) fn closed(self) -> Self {
         Self { file: None, ..self }
     }
 
-    /// Compares the file with what the manifest says, unless this process has done so: another
-    /// rank, on another node, may have seen other bytes.
+    /// Compares the file with the manifest, once in this process: a rank on another node may have
+    /// seen other bytes.
     fn verify(&self, file: &File) -> Result<(), CheckpointError> {
         let mut unverified = self
             .unverified
@@ -233,7 +233,7 @@ impl Shard {
         self.metadata.offset_keys()
     }
 
-    /// The shape of a tensor.
+    /// Shape of a tensor.
     pub(super) fn shape(&self, name: &str) -> Option<Vec<usize>> {
         Some(self.metadata.info(name)?.shape.clone())
     }
@@ -259,7 +259,7 @@ impl Shard {
         let Some((dtype, _)) = dtype else {
             return Err(damaged(format!("`{name}` has the type {:?}", info.dtype)));
         };
-        // The header was checked against the file's length, so this is at most as much.
+        // The header was checked against the file's length, which bounds this.
         let (begin, end) = info.data_offsets;
         let width = dtype.size();
         let span = elements
@@ -325,7 +325,7 @@ mod tests {
         }
         assert_eq!(shard.read("u16").unwrap(), integers);
         assert_eq!(shard.closed().read("u16").unwrap(), integers);
-        // What is not a boolean is not taken for one.
+        // A byte other than 0 or 1 is not a boolean.
         let mut bytes = std::fs::read(&path).unwrap();
         let last = bytes.len() - 1;
         *bytes.get_mut(last).unwrap() = 2;
@@ -342,8 +342,8 @@ mod tests {
         assert_eq!(damaged.count(), 1);
     }
 
-    /// A disk that says that it has written what it has not: a file system did, and resume went on
-    /// from zeros.
+    /// A disk that claims to have written bytes that it has not. A real file system did, and resume
+    /// went on from zeros.
     #[test]
     fn values_that_do_not_reach_the_disk_are_not_certified() {
         for fault in [Fault::Missing(0), Fault::Changed(0), Fault::Close] {

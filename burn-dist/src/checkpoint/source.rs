@@ -1,4 +1,4 @@
-//! A checkpoint that is read: all ranks' files, as if they were one, tensor by tensor or in parts.
+//! Reads a checkpoint: the files of all ranks as one source of tensors.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -11,17 +11,18 @@ use super::shard::Shard;
 use super::{CheckpointError, Manifest};
 use crate::parallel::{StateSourceRead, reshaped};
 
-/// Files that stay open at most.
+/// Largest number of open files.
 const MOST_OPEN: usize = 64;
 
-/// An open checkpoint. Tensors are read one at a time, or of each the part that is wanted, so no
-/// rank ever holds more than it wants.
+/// An open checkpoint, read tensor by tensor or in parts.
+///
+/// A rank never holds more than it asks for.
 #[derive(Debug)]
 pub struct Source {
     folder: PathBuf,
     manifest: Manifest,
     shards: Vec<Shard>,
-    /// Where each tensor is.
+    /// Place of each tensor.
     places: HashMap<String, Location>,
     scalars: BTreeMap<String, Value>,
 }
@@ -42,17 +43,19 @@ enum Location {
 struct Part {
     /// Elements of the tensor.
     elements: Range<usize>,
-    /// Its name in its file.
+    /// Name in its file.
     name: String,
     file: usize,
 }
 
 impl Source {
-    /// Opens the checkpoint in `folder`. The checksum of a file is verified when the first of its
-    /// values is read, so that every rank verifies what it reads.
+    /// Opens the checkpoint in `folder`.
+    ///
+    /// The checksum of a file is verified when its first value is read, so every rank verifies what
+    /// it reads.
     ///
     /// # Errors
-    /// What is missing or damaged.
+    /// Names what is missing or damaged.
     pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
         let manifest = Manifest::read(folder)?;
         let mut shards = Vec::new();
@@ -85,7 +88,7 @@ impl Source {
         })
     }
 
-    /// What the checkpoint holds.
+    /// The manifest of the checkpoint.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -101,7 +104,7 @@ impl Source {
     }
 }
 
-/// Notes where a tensor of a file, or a part of one, is.
+/// Notes the place of a tensor, or of a part of one.
 fn place(
     places: &mut HashMap<String, Location>,
     file: usize,
@@ -147,7 +150,7 @@ fn place(
 }
 
 impl Location {
-    /// Whether the parts of a tensor are all there; puts them in order.
+    /// Checks that the parts of a tensor are complete, and puts them in order.
     fn check(&mut self, name: &str) -> Result<(), String> {
         let Self::Parts { shape, parts } = self else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Writes checkpoints in a thread of its own, while training goes on.
+//! Writes checkpoints in its own thread while training goes on.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,10 +21,10 @@ use crate::files::create_folders;
 use crate::parallel::StateShare;
 use crate::thread_limit;
 
-/// Why a rank has no share, as it tells rank 0.
+/// The reason why a rank has no share, for rank 0.
 #[derive(Serialize, Deserialize)]
 enum NoShare {
-    /// [`CheckpointError::NotFinite`]; the value in letters, because JSON has no such numbers.
+    /// [`CheckpointError::NotFinite`]. The value is text, because JSON has no NaN or infinity.
     NotFinite {
         name: String,
         value: String,
@@ -32,79 +32,83 @@ enum NoShare {
     Failed(String),
 }
 
-/// Time between two looks at who is done.
+/// Time between two looks for finished shares.
 const POLL: Duration = Duration::from_millis(10);
-/// Time that other ranks have for their shares when nobody waits for the result any more: they may
-/// be about to write them, or dead.
+/// Time for the shares of other ranks when nobody waits for the result any more. They may be about
+/// to write them, or dead.
 const GRACE: Duration = Duration::from_secs(2);
-/// Time for what is done with a checkpoint when all shares are there: names, and removing older
-/// ones.
+/// Time for the work after all shares are there: naming, and removing older checkpoints.
 const MARGIN: Duration = Duration::from_secs(60);
 
-/// Whether the folder may still be written into; why not, if not.
+/// Returns an error with the reason if the folder must not be written to any more.
 pub type Guard = Box<dyn Fn() -> Result<(), String> + Send>;
 
-/// A checkpoint that is to be written.
+/// A checkpoint to write.
 pub struct Job {
-    /// Steps that were done. Of two jobs in a row with the same number, the second replaces what
-    /// the first has written.
+    /// Steps done.
+    ///
+    /// If two jobs in a row have the same number, the second replaces the first.
     pub step: u64,
     /// This rank's share of the state.
     pub state: StateShare,
-    /// Whatever else is to be known to go on; that of rank 0 counts.
+    /// The writer's own data, needed to resume; rank 0's counts.
     pub meta: Value,
-    /// How many of the newest checkpoints are kept, this one among them. Those of later steps,
-    /// which a run finds that went back, are not counted, and kept.
+    /// Number of the newest checkpoints to keep, including this one.
+    ///
+    /// Checkpoints of later steps, found by a run that went back, are not counted and are kept.
     pub keep: usize,
-    /// Steps of the best ones, the best first: the first of them of which there is a checkpoint is
-    /// kept beside those. So the best so far stays until a better one is whole.
+    /// Steps of the best checkpoints, the best first.
+    ///
+    /// The first one that has a checkpoint is kept too. So the best checkpoint stays until a better
+    /// one is complete.
     pub best: Vec<u64>,
 }
 
-/// A checkpoint that was written, as rank 0 knows it. On other ranks it is this rank's share that
-/// was: whether a checkpoint came of it rank 0 finds out, when it has everybody's; after
-/// [`Writer::meet`] it has.
+/// A written checkpoint, as rank 0 knows it.
+///
+/// On other ranks only this rank's share is written. Rank 0 completes the checkpoint when it has
+/// all shares; after [`Writer::meet`] it has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
-    /// Steps that were done.
+    /// Steps done.
     pub step: u64,
-    /// Its folder, which appears when rank 0 has put it together.
+    /// Its folder, which appears when rank 0 completes it.
     pub path: PathBuf,
-    /// Time it took, in the thread that writes.
+    /// Time in the writer thread.
     pub time: Duration,
-    /// Why older ones that were no longer to be kept are still there, if they are.
+    /// The error if older checkpoints could not be removed.
     pub not_removed: Option<String>,
 }
 
-/// The thread that writes this rank's share of every checkpoint, and on rank 0 puts them together.
+/// The thread that writes this rank's shares and, on rank 0, completes checkpoints.
 #[derive(Debug)]
 pub struct Writer {
     jobs: Option<SyncSender<Job>>,
     results: Receiver<Result<Written, CheckpointError>>,
     thread: Option<JoinHandle<()>>,
-    /// Jobs without a result.
+    /// Number of jobs without a result.
     pending: usize,
-    /// How long a rank may take for its share.
+    /// Time for a rank's share.
     timeout: Duration,
     folder: PathBuf,
-    /// Mark of what this writer has begun.
+    /// Random mark of this writer's folders.
     attempt: String,
-    /// When the training was given up, if it was.
+    /// Time at which the training was given up, if it was.
     dropped: Arc<OnceLock<Instant>>,
 }
 
 impl Writer {
-    /// Starts writing into `folder`, which all ranks of `group` see. What earlier attempts left
-    /// unfinished there is removed; of what cannot be, a warning is given. One writer at a time
-    /// writes into a folder: of several models that are trained together each has one of its own. A
-    /// collective call.
+    /// Starts writing into `folder`, which all ranks of `group` see. A collective call.
     ///
-    /// A rank that does not write its share within `timeout` makes the checkpoint fail, and only
-    /// that. So does a state with a number that is none: it is refused, with
-    /// [`CheckpointError::NotFinite`] on the rank whose share it is in and on rank 0.
+    /// It removes what earlier attempts left unfinished, and warns of what cannot be removed. Only
+    /// one writer at a time may write into a folder: give each of several models its own.
+    ///
+    /// A checkpoint fails if a rank does not write its share within `timeout`, or if the state
+    /// contains NaN or infinity ([`CheckpointError::NotFinite`] on the rank with that share and on
+    /// rank 0). The writer goes on.
     ///
     /// # Errors
-    /// If the folder cannot be made or read, or a rank failed.
+    /// Fails if the folder cannot be made or read, or if a rank failed.
     pub fn start(
         folder: &Path,
         group: &ProcessGroup,
@@ -113,9 +117,11 @@ impl Writer {
         Self::start_guarded(folder, group, timeout, Box::new(|| Ok(())))
     }
 
-    /// The same with a `guard` that rank 0 asks before it begins a checkpoint and before it gives
-    /// one its name. Where it refuses, the checkpoint fails with [`CheckpointError::Refused`]. A
-    /// collective call.
+    /// Does the same with a `guard`, which rank 0 asks before it begins and before it names a
+    /// checkpoint.
+    ///
+    /// If the guard refuses, the checkpoint fails with [`CheckpointError::Refused`]. A collective
+    /// call.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -134,7 +140,7 @@ impl Writer {
             _ => Ok(()),
         };
         let reason = prepared.err().map_or_else(String::new, |e| e.to_string());
-        // Rank 0's random mark, so that nobody takes the files of another attempt for this one's.
+        // Rank 0's random mark keeps files of different attempts apart.
         let mark = group.gather_bytes(format!("{:016x}{reason}", random()).as_bytes())?;
         let mark = String::from_utf8_lossy(mark.first().map_or(&[], Vec::as_slice)).into_owned();
         let (attempt, reason) = mark.split_at_checked(16).unwrap_or((&mark, ""));
@@ -184,11 +190,12 @@ impl Writer {
         })
     }
 
-    /// Hands a checkpoint over. If the one before is not written yet, waits for it, and gives its
-    /// result, which is no reason to stop: the run may go on without a checkpoint that a slow or
-    /// full disk did not take. After half of the time-out this one is left out instead
-    /// ([`CheckpointError::Behind`]), since the other ranks may wait for this one in their next
-    /// step.
+    /// Submits a checkpoint; returns the result of the previous one if it had to be waited for.
+    ///
+    /// A failed checkpoint is no reason to stop: the run may go on without one that a slow or full
+    /// disk did not take. If the previous one takes longer than half of the timeout, this one is
+    /// left out ([`CheckpointError::Behind`]), because other ranks may wait for this rank in their
+    /// next step.
     #[must_use = "a checkpoint that could not be written is told nowhere else"]
     pub fn submit(&mut self, job: Job) -> Option<Result<Written, CheckpointError>> {
         let mut before = None;
@@ -219,7 +226,7 @@ impl Writer {
         before
     }
 
-    /// The result of a checkpoint that was finished since the last call, if there is one.
+    /// Returns the result of a checkpoint that has finished since the last call, if any.
     #[must_use = "a checkpoint that could not be written is told nowhere else"]
     pub fn poll(&mut self) -> Option<Result<Written, CheckpointError>> {
         if self.pending == 0 {
@@ -235,7 +242,7 @@ impl Writer {
         }
     }
 
-    /// Waits for the next result; nothing if all are there.
+    /// Waits for the next result; `None` if there is none to come.
     #[must_use = "a checkpoint that could not be written is told nowhere else"]
     pub fn wait(&mut self) -> Option<Result<Written, CheckpointError>> {
         if self.pending == 0 {
@@ -250,29 +257,30 @@ impl Writer {
         }
     }
 
-    /// Waits until every rank has come, each of which has waited for its results before. A
-    /// collective call.
+    /// Waits until every rank has called it, each after it has waited for its results. A collective
+    /// call.
     ///
-    /// Ranks may be as late as a checkpoint takes that is given up: another rank writes its share
-    /// for longer than rank 0 waits for it, and then rank 0 puts together what it has. Other
-    /// collective calls give a rank up earlier.
+    /// Ranks may be late by as long as rank 0 takes to give a checkpoint up: another rank may write
+    /// its share for longer than rank 0 waits for it. Other collective calls have a shorter
+    /// timeout.
     ///
     /// # Errors
-    /// If a rank failed.
+    /// Fails if a rank failed.
     pub fn meet(&self, group: &ProcessGroup) -> Result<(), crate::parallel::ParallelError> {
         Ok(group.barrier_within(self.timeout.saturating_mul(2).saturating_add(MARGIN))?)
     }
 
-    /// Ends the thread, and removes what could not be finished. A collective call, when every rank
-    /// has waited for its results; see [`meet`](Self::meet).
+    /// Ends the thread and removes unfinished checkpoints. A collective call.
+    ///
+    /// Every rank calls it after it has waited for its results; see [`meet`](Self::meet).
     ///
     /// # Errors
-    /// If a rank failed.
+    /// Fails if a rank failed.
     pub fn close(mut self, group: &ProcessGroup) -> Result<(), crate::parallel::ParallelError> {
         self.end();
         self.meet(group)?;
         if group.rank() == 0 {
-            // What stays is removed when the run goes on.
+            // The next start of the run removes the rest.
             let all = (u64::MAX, u32::MAX);
             let _ = folder::remove_failed(&self.folder, &self.attempt, all);
         }
@@ -282,7 +290,7 @@ impl Writer {
     fn end(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // What it has begun it finishes; a panic was reported as its absence.
+            // The thread finishes its current job. A panic was reported as its absence.
             let _ = thread.join();
         }
     }
@@ -295,13 +303,13 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // A run that failed must not hang for the time-out, waiting for a rank that has died.
+        // A failed run must not hang for the timeout, waiting for a dead rank.
         let _ = self.dropped.set(Instant::now());
         self.end();
     }
 }
 
-/// What the thread knows.
+/// State of the writer thread.
 struct Desk {
     folder: PathBuf,
     attempt: String,
@@ -309,9 +317,9 @@ struct Desk {
     size: usize,
     timeout: Duration,
     dropped: Arc<OnceLock<Instant>>,
-    /// What was written last, or was to be.
+    /// The last attempt.
     last: Option<Writing>,
-    /// What was warned of.
+    /// Warnings given so far.
     told: BTreeSet<String>,
     guard: Guard,
 }
@@ -339,7 +347,7 @@ impl Desk {
             self.give_up(&hidden, error);
         }
         let path = folder::of_step(&self.folder, step);
-        // Rank 0 takes the folder away with all shares when it gives one up.
+        // Rank 0 removes the folder with all shares when it gives a checkpoint up.
         let own = own.map_err(|error| match error {
             CheckpointError::Io { source, .. }
                 if self.rank != 0
@@ -377,8 +385,8 @@ impl Desk {
         })
     }
 
-    /// Tells two checkpoints of the same step apart, on all ranks alike: one rank may write its
-    /// share of the second while others are not done with the first.
+    /// Numbers checkpoints of the same step, equally on all ranks: one rank may write its share of
+    /// the second while others still write the first.
     fn begin(&mut self, step: u64) -> Writing {
         let writing = match self.last {
             Some((last, round)) if last == step => (step, round.wrapping_add(1)),
@@ -388,9 +396,9 @@ impl Desk {
         writing
     }
 
-    /// Takes away what is of no use: where the disk is full, the run needs the room.
+    /// Removes a failed checkpoint: if the disk is full, the run needs the space.
     fn give_up(&self, hidden: &Path, error: &CheckpointError) {
-        // What cannot be removed now is removed before the next checkpoint.
+        // The rest is removed before the next checkpoint.
         if self.rank == 0 {
             let _ = fs::remove_dir_all(hidden);
             return;
@@ -403,11 +411,11 @@ impl Desk {
             },
             other => NoShare::Failed(other.to_string()),
         };
-        // Rank 0 need not wait for what will not come. If this cannot be written either, it does.
+        // Tells rank 0 not to wait for this share. If this cannot be written either, rank 0 waits.
         let part = hidden.join(format!(".{}", self.rank));
         let text = serde_json::to_vec(&refusal).unwrap_or_default();
         let _ = folder::write_whole(&part, &text);
-        // A full disk has room for the name, which says enough.
+        // Even a full disk has room for the name, which is enough.
         let _ = fs::rename(&part, hidden.join(failed_name(self.rank)));
     }
 
@@ -427,7 +435,7 @@ impl Desk {
             });
         }
         let entry = shard::write(hidden, shard::file_name(self.rank, self.size), values)?;
-        // Under its final name it is whole.
+        // It gets its final name when it is complete.
         let (part, done) = (hidden.join(format!(".{}", self.rank)), done_name(self.rank));
         let text = serde_json::to_vec(&entry).map_err(|error| CheckpointError::Encode {
             path: part.clone(),
@@ -438,7 +446,7 @@ impl Desk {
         Ok(entry)
     }
 
-    /// Waits for the other ranks' shares, then gives the checkpoint its name.
+    /// Waits for the shares of the other ranks, then gives the checkpoint its name.
     fn publish(
         &self,
         hidden: &Path,
@@ -490,7 +498,7 @@ impl Desk {
                     Err(_) => failed(String::from_utf8_lossy(&text).into_owned()),
                 });
             }
-            // The other ranks report failures in this folder, so without it no report can come.
+            // The other ranks report failures in this folder. Without it no report can come.
             if hidden
                 .symlink_metadata()
                 .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -531,6 +539,6 @@ fn failed_name(rank: usize) -> String {
 }
 
 fn random() -> u64 {
-    // Without the system's randomness the process id has to do.
+    // Falls back to the process id if the system has no random numbers.
     getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()))
 }
