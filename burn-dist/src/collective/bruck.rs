@@ -1,14 +1,14 @@
-//! Small messages: in as few rounds as they can take, whatever that costs in bytes.
+//! Collectives on small messages, in the fewest rounds, at the cost of more bytes.
 //!
-//! In each round a member of the ring has twice as many blocks as before: it gives what it has to
-//! the one that is 1, 2, 4 and so on ahead (Bruck et al., "Efficient algorithms for all-to-all
-//! communications in multiport message-passing systems", 1997). Of `n` members all have everything
-//! after `⌈log₂ n⌉` rounds, where the ring takes `n - 1` hops, and `2 n - 2` for a reduction. A
-//! tree would add on the way; here everybody gets what everybody brings and adds it up in the
-//! ring's order, so that all bits are the ring's.
+//! In each round a member of the ring doubles its blocks: it sends what it has to the member that
+//! is 1, 2, 4 and so on ahead (Bruck et al., "Efficient algorithms for all-to-all communications in
+//! multiport message-passing systems", 1997). All of `n` members have everything after `⌈log₂ n⌉`
+//! rounds, where the ring takes `n - 1` hops, and `2 n - 2` for a reduction. A tree would add on
+//! the way. Here every member gets all blocks and adds them in the ring's order, so that all bits
+//! are the ring's.
 //!
-//! Every message says which collective it is of: the ring's neighbours alone would not notice that
-//! others disagree. All members wait for all others, in a broadcast too.
+//! Every message carries its collective's descriptor: a disagreement of distant ranks would not
+//! show at the ring's neighbours. All members wait for all others, also in a broadcast.
 
 use std::ops::Range;
 
@@ -19,22 +19,23 @@ use crate::element::DType;
 use crate::reduce;
 use crate::transport::{Transport, Watch};
 
-/// Most bytes of a reduction. Each member receives what all others bring, about `n` times as much,
-/// while the ring's hops take about `2 n` times as long: where a hop costs 25 µs, and a byte 1 ns,
-/// they are even at 50 KiB, whatever `n` is.
+/// Largest reduction in bytes. Each member receives about `n` times as much, and the ring's hops
+/// take about `2 n` times as long. At 25 µs a hop and 1 ns a byte they break even at 50 KiB,
+/// whatever `n` is.
 const REDUCED: u64 = 32 * 1024;
 
-/// Most bytes that a member receives then: with thousands of them it would be too much memory.
+/// Largest number of bytes that a member then receives: with thousands of members it would be too
+/// much memory.
 const RECEIVED: u64 = 8 << 20;
 
-/// Most bytes of all blocks together where nothing is reduced, and no byte comes to a member twice.
+/// Largest total of blocks without a reduction. No byte comes to a member twice.
 const GATHERED: u64 = 64 * 1024;
 
-/// Whether a collective of `ranks` ranks goes this way.
+/// Whether a collective of `ranks` ranks uses this algorithm.
 pub(super) fn suits(what: &Descriptor, ranks: usize) -> bool {
     let ranks = ranks as u64;
     match what.kind {
-        // Partial sums are rounded on the way, which cannot be made up for.
+        // Compressed sums must be rounded on the way; here nothing is summed on the way.
         Kind::AllReduce | Kind::ReduceScatter if what.wire.is_some() => false,
         Kind::AllReduce | Kind::ReduceScatter => {
             let bytes = what.len.saturating_mul(what.dtype.of_sums().size() as u64);
@@ -44,25 +45,25 @@ pub(super) fn suits(what: &Descriptor, ranks: usize) -> bool {
             suits_gather(what.len.saturating_mul(what.dtype.size() as u64))
         }
         Kind::Barrier => true,
-        // At first of a length from each.
+        // The first exchange is one length from each rank.
         Kind::GatherBytes => suits_gather(ranks * size_of::<u64>() as u64),
         Kind::Register => false,
     }
 }
 
-/// Whether blocks of so many bytes together are gathered this way.
+/// Whether blocks of this total size are gathered with this algorithm.
 pub(super) fn suits_gather(bytes: u64) -> bool {
     bytes <= GATHERED
 }
 
-/// Whose sums a member needs.
+/// The sums that a member needs.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Wanted {
     Own,
     All,
 }
 
-/// Reduces what all members bring. Member `i` owns the bytes `owned(i)`.
+/// Reduces the elements of all members. Member `i` owns the bytes `owned(i)`.
 pub(super) fn reduce(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -106,7 +107,7 @@ pub(super) fn reduce(
     Ok(())
 }
 
-/// Where the sum goes on the ring that ends at `owner`, and begins there too or at the next one.
+/// The path of a sum on the ring that ends at `owner`, and begins there or at the next member.
 fn visits(owner: usize, size: usize, begins_there: bool) -> impl Iterator<Item = (usize, Visit)> {
     let first = begins_there.then_some((owner, Visit::First));
     let middle = (1..size).map(move |hop| ((owner + hop) % size, Visit::Middle));
@@ -116,7 +117,7 @@ fn visits(owner: usize, size: usize, begins_there: bool) -> impl Iterator<Item =
         .chain([(owner, Visit::Last)])
 }
 
-/// Gives every member what each has in the bytes that `owned` says are its own.
+/// Sends the bytes `owned(i)` of each member `i` to all members.
 pub(super) fn all_gather(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -144,8 +145,8 @@ pub(super) fn all_gather(
     Ok(())
 }
 
-/// Gathers everybody's blocks after the own one, each of the bytes that `length` has for how far
-/// back on the ring it is from: first that of the member before this one.
+/// Gathers all other blocks after the own one. `length` is the size of the block of the member that
+/// many places back on the ring; the previous member's block comes first.
 fn gather(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -167,7 +168,7 @@ fn gather(
     Ok(())
 }
 
-/// Where pieces of these lengths end that lie one after the other.
+/// Ends of consecutive pieces of these lengths.
 fn ends(lengths: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut end = 0;
     let add = |length| {

@@ -1,9 +1,9 @@
-//! The ring's reductions of `f32` whose partial sums, and results, travel in half the bytes.
+//! Ring reductions of `f32` with compression: partial sums and results travel in half the bytes.
 //!
-//! A member of the ring, a rank or a node, adds its own elements in `f32` to what has arrived, and
-//! rounds the sum to send it on. The owner of a shard takes the rounded result, too, so that all
-//! ranks have the same bits. Of a mean every rank adds its share, already divided: sums of `f16`
-//! would sooner be infinite.
+//! A member of the ring (a rank or a node) adds its elements in `f32` to the sum that arrives, and
+//! rounds the result to send it on. The owner of a shard uses the rounded result too, so that all
+//! ranks have the same bits. For a mean every rank divides its share first: sums in `f16` would
+//! overflow sooner.
 
 use std::ops::Range;
 
@@ -18,10 +18,10 @@ use crate::reduce::vectorised;
 use crate::shard::Cuts;
 use crate::transport::{Transport, Watch};
 
-/// Elements that are converted at a time: they stay in the first-level cache.
+/// Elements converted at a time: they stay in the L1 cache.
 const BLOCK: usize = 512;
 
-/// Reduces `data` over all ranks, in place; on the way it is of the type `wire`.
+/// Reduces `data` over all ranks, in place. It travels as type `wire`.
 pub(super) fn all_reduce(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -35,7 +35,7 @@ pub(super) fn all_reduce(
     reduce_all(transport, at, (own, wire), owned, watch)
 }
 
-/// Reduces `data` over all ranks so that this rank's shard of it is right; the rest is undefined.
+/// Reduces `data` over all ranks. Afterwards only this rank's shard is valid.
 pub(super) fn reduce_scatter(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -50,12 +50,12 @@ pub(super) fn reduce_scatter(
     reduce_owned(transport, at, (own, wire), owned, watch)
 }
 
-/// Elements of type `f32`, as bytes, and what of their sums is the result.
+/// Elements of type `f32`, as bytes.
 pub(super) struct Own<C> {
     pub elements: C,
-    /// How many.
+    /// Number of elements.
     pub len: usize,
-    /// What every share of a sum is divided by.
+    /// Divisor of every share of a sum.
     pub divisor: f32,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Own<&'a mut [u8]> {
     }
 }
 
-/// What a rank's share of a reduction is divided by.
+/// The divisor of a rank's share in a reduction.
 pub(super) fn divisor(op: ReduceOp, ranks: usize) -> f32 {
     match op {
         ReduceOp::Mean => ranks as f32,
@@ -77,8 +77,8 @@ pub(super) fn divisor(op: ReduceOp, ranks: usize) -> f32 {
     }
 }
 
-/// Reduces what all members bring, so that all have the result. Member `i` reduces the bytes
-/// `owned(i)` of what travels.
+/// Reduces the elements of all members; all get the result. Member `i` reduces the bytes `owned(i)`
+/// of the wire format.
 pub(super) fn reduce_all(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -94,8 +94,8 @@ pub(super) fn reduce_all(
     Ok(())
 }
 
-/// Reduces what all members bring, so that member `i` has the result's bytes `owned(i)`, as they
-/// travel.
+/// Reduces the elements of all members; member `i` gets the bytes `owned(i)` of the result, in the
+/// wire format.
 pub(super) fn reduce_owned(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -110,16 +110,16 @@ pub(super) fn reduce_owned(
     Ok(())
 }
 
-/// Elements of this member of the ring, and what of them and of the sums travels.
+/// Elements of this member of the ring, and what travels of them and of the sums.
 struct Compressed<C> {
     own: Own<C>,
     wire: Buffer,
-    /// What of the sum that begins here has not been rounded yet.
+    /// The part of the sum beginning here that is not rounded yet.
     head: Range<usize>,
 }
 
 impl<C: Contribution> Compressed<C> {
-    /// Of which the bytes `head` are sent before anything arrives.
+    /// The bytes `head` are sent before anything arrives.
     fn new(own: Own<C>, wire: DType, head: Range<usize>) -> Self {
         Self {
             wire: Buffer::recycled(wire, own.len),
@@ -128,8 +128,7 @@ impl<C: Contribution> Compressed<C> {
         }
     }
 
-    /// Puts the rounded sum of this member's share and what has arrived of the others' into the
-    /// bytes `place`.
+    /// Rounds the sum of this member's share and `part`, the sum so far, into the bytes `place`.
     fn round(&mut self, place: Range<usize>, part: Option<&[u8]>, visit: Visit) {
         let elements = place.start * 2..place.end * 2;
         let own: &[f32] = bytemuck::cast_slice(self.own.elements.share(elements, visit));
@@ -141,7 +140,7 @@ impl<C: Contribution> Compressed<C> {
         }
     }
 
-    /// Takes what has come into the bytes `place` over as the result.
+    /// Takes the bytes `place`, which have arrived, as the result.
     fn take(&mut self, place: Range<usize>) {
         let elements = place.start * 2..place.end * 2;
         let own = self.own.elements.bytes_mut(elements.clone());
@@ -174,7 +173,7 @@ impl<C: Contribution> Load for Compressed<C> {
     }
 
     fn add(&mut self, place: Range<usize>, part: &[u8], is_last: bool) {
-        // What began here has been sent on before the sum comes back to the same place.
+        // The part that began here has been sent on before the sum returns to the same place.
         let visit = match is_last {
             true => Visit::Last,
             false => Visit::Middle,
@@ -213,7 +212,7 @@ impl Half for bf16 {
     }
 }
 
-/// Processors have instructions for these, which a loop does not become.
+/// CPUs have instructions for this conversion, which a loop does not compile to.
 impl Half for f16 {
     fn widen(from: &[Self], to: &mut [f32]) {
         from.convert_to_f32_slice(to);
@@ -224,7 +223,7 @@ impl Half for f16 {
     }
 }
 
-/// `wire = part + own / divisor`, rounded.
+/// Computes `wire = part + own / divisor`, rounded.
 fn add<H: Half>(own: &[f32], part: Option<&[u8]>, wire: &mut [u8], divisor: f32) {
     let part: Option<&[H]> = part.map(bytemuck::cast_slice);
     let wire: &mut [H] = bytemuck::cast_slice_mut(wire);
@@ -262,7 +261,7 @@ mod tests {
 
     #[test]
     fn own_elements_are_added_before_rounding() {
-        // 1 + 2^-9 is no bf16, 1 + 2^-8 + 2^-9 rounds up.
+        // 1 + 2^-9 is not a bf16; 1 + 2^-8 + 2^-9 rounds up.
         let own = [2f32.powi(-9), 2f32.powi(-8) + 2f32.powi(-9)];
         let part = [bf16::ONE; 2];
         let found = rounded(&own, Some(&part), 1.0);

@@ -1,32 +1,32 @@
-//! What a rank says it is doing when it enters a collective, so that ranks which disagree get an
-//! error with both sides instead of a hang or a wrong sum.
+//! Describes a collective as one rank called it. Ranks that disagree get an error with both sides
+//! instead of a hang or a wrong sum.
 
 use std::fmt;
 
 use crate::element::{DType, ReduceOp};
 
-/// The kinds of collective. The discriminants go over the wire.
+/// Kinds of collectives. The discriminants are the wire codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Everybody gets the reduction of everybody's elements.
+    /// All ranks get the reduction of all elements.
     AllReduce = 1,
     /// Every rank gets the reduction of its shard.
     ReduceScatter = 2,
-    /// Everybody gets everybody's shard.
+    /// All ranks get all shards.
     AllGather = 3,
-    /// Everybody gets the root's elements.
+    /// All ranks get the root's elements.
     Broadcast = 4,
-    /// Nobody leaves before everybody has come.
+    /// No rank leaves before all have come.
     Barrier = 5,
-    /// Everybody gets everybody's bytes, of whatever length.
+    /// All ranks get the bytes of all ranks, of any length.
     GatherBytes = 6,
-    /// A bucket is made.
+    /// A bucket is allocated.
     Register = 7,
 }
 
 impl Kind {
-    /// Whether it matters where a buffer is cut into shards.
+    /// Whether the borders of shards in the buffer matter.
     pub(crate) fn has_shards(self) -> bool {
         matches!(self, Self::ReduceScatter | Self::AllGather)
     }
@@ -59,34 +59,34 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One collective as one rank called it. Two ranks take part in the same one exactly when these
-/// are equal.
+/// One collective as one rank called it. Two ranks are in the same collective if these are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Its place in the order of the group's collectives, from 1.
+    /// Number among the group's collectives, from 1.
     pub sequence: u64,
-    /// What is done.
+    /// Kind of collective.
     pub kind: Kind,
-    /// With elements of which type.
+    /// Element type.
     pub dtype: DType,
-    /// Reduced how; `None` where nothing is reduced.
+    /// Reduction; `None` without one.
     pub op: Option<ReduceOp>,
-    /// The type in which elements travel between ranks that share no memory, if it is another one.
+    /// The type in which elements travel between ranks without shared memory, if it differs.
     pub wire: Option<DType>,
-    /// From where; 0 where there is no root.
+    /// Root; 0 without one.
     pub root: u16,
     /// Number of elements.
     pub len: u64,
-    /// Which bucket, from 1; 0 for private memory of which there is no other alike.
+    /// Number of the bucket, from 1; 0 for private memory that needs no number.
     pub bucket: u32,
-    /// A digest of where it is cut into shards; 0 if evenly.
+    /// Digest of the borders of shards; 0 if even.
     pub cuts: u32,
 }
 
-/// Bits of a bucket's number, below that of the model which it is of.
+/// Bits of a bucket's number, below those of its model.
 const BUCKET_BITS: u32 = 20;
 
-/// One number for a `bucket`, from 0, of a `model`, from 1; 0 for the model if nobody counts.
+/// Combines a `bucket`, from 0, and a `model`, from 1, into one number; a model of 0 is not
+/// counted.
 pub(crate) fn number_of(model: u32, bucket: usize) -> u32 {
     let most = (1 << BUCKET_BITS) - 1;
     let bucket = u32::try_from(bucket).map_or(most, |bucket| bucket.saturating_add(1).min(most));
@@ -97,7 +97,7 @@ impl Descriptor {
     /// Bytes of an encoded descriptor.
     pub const BYTES: usize = 32;
 
-    /// As four words.
+    /// Encodes it as four words.
     pub fn encode(&self) -> [u64; 4] {
         let op = self.op.map_or(0, |op| op as u64);
         let wire = self.wire.map_or(0, |wire| wire as u64);
@@ -110,7 +110,7 @@ impl Descriptor {
         [self.sequence, what, self.len, memory]
     }
 
-    /// From four words of a peer; `None` when they are no descriptor.
+    /// Decodes four words of a peer; `None` if they are malformed.
     pub fn decode(words: [u64; 4]) -> Option<Self> {
         let [sequence, what, len, memory] = words;
         let [kind, dtype, op, wire, root_low, root_high, end @ ..] = what.to_le_bytes();
@@ -137,7 +137,7 @@ impl Descriptor {
         })
     }
 
-    /// As bytes for the wire.
+    /// Encodes it as bytes for the wire.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         for (to, word) in bytes.chunks_exact_mut(8).zip(self.encode()) {
@@ -146,7 +146,7 @@ impl Descriptor {
         bytes
     }
 
-    /// From bytes of the wire.
+    /// Decodes bytes from the wire.
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let word = |at: usize| {
             let mut word = [0; 8];

@@ -1,4 +1,4 @@
-//! Collectives: which algorithm does what on which transport, one algorithm per file.
+//! Collectives, one algorithm per file. This module chooses the algorithm by transport and size.
 //!
 //! | memory | one host (`shm`) | streams (`tcp`, `mpi`) |
 //! |---|---|---|
@@ -7,12 +7,11 @@
 //! | private, all-reduce | pipeline through slots | bruck up to 32 KiB, then ring |
 //! | private, everything else | ring over shared-memory streams | bruck up to 32 or 64 KiB, then ring |
 //!
-//! All of them take sums in the ring's order: that of a shard begins at the rank after its owner.
-//! So they agree to the last bit. The ring over streams has a form in which elements are compressed
-//! on the way.
+//! All of them sum in the ring's order: the sum of a shard begins at the rank after its owner. So
+//! they agree to the last bit. The ring over streams can compress elements on the way.
 //!
-//! Over several nodes with as many ranks on each, `hierarchical` has both: memory within a node,
-//! streams between nodes. It takes sums in the same order, or, if that is asked for, by nodes.
+//! Over several nodes with the same number of ranks on each, `hierarchical` uses memory within a
+//! node and streams between nodes. It sums in the same order or, on request, by nodes.
 
 mod bruck;
 mod compressed;
@@ -36,7 +35,7 @@ use crate::shard::Cuts;
 use crate::transport::shm::{Region, SMALL, SharedMemory, Stop};
 use crate::transport::{Interrupt, Transport, TransportError, Watch};
 
-/// Most bytes that all ranks together may bring to a gather of bytes.
+/// Largest total that ranks may bring to a gather of bytes: 256 MiB.
 pub const MOST_GATHERED: u64 = 256 << 20;
 
 /// A rank and its place on the ring.
@@ -55,12 +54,12 @@ impl Neighbours {
         self.back(1)
     }
 
-    /// How far back on the ring a rank is.
+    /// How many places back on the ring a rank is.
     fn distance_back(self, rank: usize) -> usize {
         (self.rank + self.size - rank) % self.size
     }
 
-    /// The rank `hops` places further on the ring; at most once around.
+    /// The rank `hops` places ahead on the ring; at most once around.
     fn ahead(self, hops: usize) -> usize {
         (self.rank + hops) % self.size
     }
@@ -71,16 +70,16 @@ impl Neighbours {
     }
 }
 
-/// How the ranks of a group are connected.
+/// The connection of a group's ranks.
 pub(crate) enum Wiring {
-    /// All of them by one transport.
+    /// One transport for all ranks.
     Flat(Box<dyn Transport>),
-    /// Those of a node by memory, and nodes with each other by streams.
+    /// Shared memory within nodes, streams between nodes.
     Nodes(Box<Nodes>),
 }
 
 impl Wiring {
-    /// The name of what connects them.
+    /// Name of the transports.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Flat(transport) => transport.name(),
@@ -88,7 +87,7 @@ impl Wiring {
         }
     }
 
-    /// Says whether all ranks of this host have a processor each.
+    /// Tells whether every rank of this host has a CPU of its own.
     pub(crate) fn set_has_processor(&mut self, has_processor: bool) {
         match self {
             Self::Flat(transport) => transport.set_has_processor(has_processor),
@@ -96,7 +95,7 @@ impl Wiring {
         }
     }
 
-    /// The memory in which this rank's buckets are registered, with all ranks or with those of its
+    /// The memory in which this rank's buckets are registered, shared with all ranks or with its
     /// node.
     pub(crate) fn shared(&mut self) -> Option<&mut SharedMemory> {
         match self {
@@ -106,15 +105,15 @@ impl Wiring {
     }
 }
 
-/// The memory a collective works on.
+/// The memory that a collective works on.
 pub(crate) enum Operand<'a> {
-    /// This rank's alone.
+    /// Memory of this rank alone.
     Private(&'a mut [u8]),
-    /// A registered bucket and how many bytes of it are used.
+    /// A registered bucket, and the number of bytes used.
     Bucket(&'a mut Region, usize),
 }
 
-/// Why a collective failed; the group adds which one it was.
+/// Failure of a collective; the group adds which one it was.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Waiting {
@@ -132,7 +131,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The same failure with the ranks that it names under other numbers.
+    /// The failure with its ranks renumbered by `name`.
     fn renamed(self, name: impl Fn(usize) -> usize) -> Self {
         match self {
             Self::Waiting { rank, interrupt } => Self::Waiting {
@@ -168,7 +167,7 @@ impl From<Stop> for Failure {
     }
 }
 
-/// Runs the collective that `what` describes, for a group of at least two ranks.
+/// Runs the collective `what` in a group of at least two ranks.
 pub(crate) fn run(
     wiring: &mut Wiring,
     at: Neighbours,
@@ -215,8 +214,8 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Makes a bucket that all ranks have mapped, or all ranks of this rank's node; none where no
-/// memory is shared.
+/// Allocates a bucket that all ranks, or all ranks of this node, have mapped. `None` without shared
+/// memory.
 pub(crate) fn register(
     wiring: &mut Wiring,
     at: Neighbours,
@@ -241,7 +240,7 @@ pub(crate) fn register(
     }
 }
 
-/// Everybody's bytes, whatever their length, in rank order.
+/// The bytes of all ranks, of any length, in rank order.
 pub(crate) fn gather_bytes(
     wiring: &mut Wiring,
     at: Neighbours,
@@ -284,8 +283,7 @@ pub(crate) fn gather_bytes(
         .collect())
 }
 
-/// Gives every member what each has in the bytes that `owned` says are its own, which together are
-/// `data`.
+/// Sends the bytes `owned(i)` of each member `i` to all members; together they are `data`.
 fn gather(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -301,7 +299,7 @@ fn gather(
     }
 }
 
-/// Where payloads of these lengths are when they lie one after the other.
+/// Ranges of consecutive payloads with these lengths.
 fn one_after_the_other(lengths: &[u64]) -> Result<Vec<Range<usize>>, Failure> {
     let sum = |sum: u64, length: &u64| sum.saturating_add(*length);
     let bytes = lengths.iter().fold(0, sum);
@@ -365,7 +363,7 @@ fn compressed(
     }
 }
 
-/// In few rounds over streams.
+/// Runs a small collective in few rounds over streams.
 fn small(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -423,7 +421,7 @@ fn streamed(
             ring::all_gather(transport, at, data, |rank| ranges[rank].clone(), watch)
         }
         Kind::Broadcast => ring::broadcast(transport, at, data, usize::from(what.root), watch),
-        // One byte of everybody has gone all the way round when nobody is missing.
+        // When one byte of every rank has gone around the ring, all ranks have come.
         Kind::Barrier => {
             let mut bytes = vec![0; at.size];
             ring::all_gather(transport, at, &mut bytes[..], |rank| rank..rank + 1, watch)
@@ -432,7 +430,7 @@ fn streamed(
     }
 }
 
-/// Makes sure that the ranks enter the same collective, whoever runs it then.
+/// Checks that all ranks enter the same collective, before another implementation runs it.
 pub(crate) fn agree(
     wiring: &mut Wiring,
     at: Neighbours,
@@ -445,7 +443,7 @@ pub(crate) fn agree(
     }
 }
 
-/// Makes sure that the ranks enter the same collective.
+/// Checks that all ranks enter the same collective.
 fn enter(
     transport: &mut dyn Transport,
     at: Neighbours,

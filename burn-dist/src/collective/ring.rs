@@ -1,13 +1,13 @@
-//! Ring algorithms over byte streams: each rank sends to the next and receives from the one
-//! before, both at once, and every byte crosses each link as rarely as it can (Patarasuk and Yuan,
-//! "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
+//! Ring algorithms over byte streams: each rank sends to the next and receives from the previous,
+//! both at once. Every byte crosses each link as rarely as possible (Patarasuk and Yuan, "Bandwidth
+//! optimal all-reduce algorithms for clusters of workstations", 2009).
 //!
 //! The members of a ring are the ranks of a group, or its nodes (see
 //! [`hierarchical`](super::hierarchical)).
 //!
-//! All of them are one pipeline. What a rank sends after its first chunk is what it received just
-//! before, so it may forward the first half of a chunk while the second is still on its way:
-//! reduce-scatter and all-gather overlap, and latency is paid once per hop, not once per chunk.
+//! Each collective is one pipeline. After its first chunk a rank sends what it has just received,
+//! so it can forward the first half of a chunk while the second is in flight. Reduce-scatter and
+//! all-gather overlap, and latency is paid once per hop, not once per chunk.
 
 use std::ops::Range;
 
@@ -18,52 +18,51 @@ use crate::reduce;
 use crate::shard::Cuts;
 use crate::transport::{Interest, Transport, Watch};
 
-/// Bytes that are received before they are reduced, and then forwarded: large enough that calls
-/// cost nothing, small enough to stay in the second-level cache.
+/// Bytes that are received before they are reduced and forwarded: large enough to make calls cheap,
+/// small enough for the L2 cache.
 pub(super) const SEGMENT: usize = 256 * 1024;
 
-/// What happens to a chunk as it arrives.
+/// Processing of a chunk as it arrives.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Arrival {
     /// It is the final value.
     Copy,
-    /// It is a partial sum to which this rank's elements are added.
+    /// It is a partial sum, to which this rank's elements are added.
     Reduce,
-    /// As `Reduce`, and the sum is then complete.
+    /// As `Reduce`; the sum is then complete.
     ReduceLast,
 }
 
-/// One rank's part in a ring collective: what it sends and what it receives, in order, as ranges
-/// of bytes of its load. `first` bytes of the sending are there from the start; the rest is what
-/// arrived before.
+/// One rank's part in a ring collective: the byte ranges of its load that it sends and receives, in
+/// order. The first `first` bytes to send are there from the start; the rest arrives first.
 pub(super) struct Route {
     send: Vec<Range<usize>>,
     receive: Vec<(Range<usize>, Arrival)>,
     first: usize,
-    /// Whether what is sent first is the beginning of a sum.
+    /// Whether the first bytes to send begin a sum.
     begins: bool,
 }
 
 impl Route {
-    /// What is sent first.
+    /// The first range to send.
     pub fn head(&self) -> Range<usize> {
         self.send.first().cloned().unwrap_or_default()
     }
 
-    /// Goes on with `next`, which sends first what this route receives last.
+    /// Appends `next`, which first sends what this route receives last.
     pub fn go_on(&mut self, next: Self) {
         self.send.extend(next.send);
         self.receive.extend(next.receive);
     }
 }
 
-/// What travels.
+/// The data that travels.
 pub(super) trait Load {
     /// The bytes `place`, to be sent.
     fn bytes(&self, place: Range<usize>) -> &[u8];
 
-    /// Of the sum that begins here, the bytes `place`, to be sent, or the first of them. Places
-    /// follow each other.
+    /// The bytes `place` of a sum that begins here, or the first of them, to be sent. Places are
+    /// consecutive.
     fn head(&mut self, place: Range<usize>) -> &[u8] {
         self.bytes(place)
     }
@@ -71,33 +70,33 @@ pub(super) trait Load {
     /// The bytes `place`, to be received into.
     fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8];
 
-    /// Adds the elements of this member of the ring to a partial sum that has arrived, so that the
-    /// bytes `place` are the sum; the `last` one is complete.
+    /// Adds this member's elements to the partial sum `part`; the result goes into the bytes
+    /// `place`. `is_last` means that the sum is then complete.
     fn add(&mut self, place: Range<usize>, part: &[u8], is_last: bool);
 
-    /// Final values have been received into the bytes `place`.
+    /// Called when final values have been received into the bytes `place`.
     fn arrived(&mut self, place: Range<usize>) {
         let _ = place;
     }
 }
 
-/// How elements become a result.
+/// Computes a result from elements.
 #[derive(Clone, Copy)]
 pub(super) struct Reduction {
     pub dtype: DType,
     pub op: ReduceOp,
-    /// Of how many ranks.
+    /// Number of ranks.
     pub ranks: usize,
 }
 
 impl Reduction {
-    /// Of all members of a ring of ranks.
+    /// The reduction over all members of a ring of ranks.
     pub(super) fn over(at: Neighbours, dtype: DType, op: ReduceOp) -> Self {
         let ranks = at.size;
         Self { dtype, op, ranks }
     }
 
-    /// Makes complete sums the result.
+    /// Turns complete sums into the result.
     pub(super) fn complete(&self, sums: &mut [u8]) {
         if self.op == ReduceOp::Mean {
             reduce::divide(self.dtype, sums, self.ranks);
@@ -105,72 +104,70 @@ impl Reduction {
     }
 }
 
-/// When a sum comes to a member of the ring.
+/// Position of a member on a sum's path.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Visit {
-    /// It begins there.
+    /// The sum begins here.
     First,
-    /// It passes by.
+    /// The sum passes.
     Middle,
-    /// It is complete then.
+    /// The sum is complete here.
     Last,
 }
 
-/// What a member of the ring brings: the elements of a rank, or those of all ranks of a node.
+/// The elements of a member of the ring: of a rank, or of all ranks of a node.
 pub(super) trait Contribution {
     /// The bytes `place`.
     fn bytes(&self, place: Range<usize>) -> &[u8];
 
-    /// The same, to be written to.
+    /// The bytes `place`, for writing.
     fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8];
 
-    /// Whether a sum begins at the member where it ends, and so comes there twice, with a part of
-    /// the elements each time.
+    /// Whether a sum begins at the member where it ends. It then visits that member twice, and gets
+    /// a part of its elements each time.
     fn begins_where_it_ends(&self) -> bool {
         false
     }
 
-    /// A sum begins here, that of the bytes `place`.
+    /// Called when the sum of the bytes `place` begins here.
     fn begin(&mut self, place: Range<usize>) {
         let _ = place;
     }
 
-    /// Of the sum that begins here, the bytes `place`, or the first of them. Places follow each
-    /// other.
+    /// The bytes `place` of a sum that begins here, or the first of them. Places are consecutive.
     fn head(&mut self, place: Range<usize>) -> &[u8] {
         self.bytes(place)
     }
 
-    /// What is added to the sum of the bytes `place`, added up.
+    /// The total that this member adds to the sum of the bytes `place`.
     fn share(&mut self, place: Range<usize>, visit: Visit) -> &[u8] {
         let _ = visit;
         self.bytes(place)
     }
 
-    /// Adds it to a partial sum, which the bytes `place` are then.
+    /// Adds this member's share to the partial sum `part`; the result goes into the bytes `place`.
     fn add(&mut self, place: Range<usize>, part: &[u8], visit: Visit, reduction: Reduction) {
         let _ = visit;
         reduce::accumulate(reduction.dtype, reduction.op, self.bytes_mut(place), part);
     }
 
-    /// The bytes `place` are the result.
+    /// Called when the bytes `place` hold the result.
     fn hand_out(&mut self, place: Range<usize>) {
         let _ = place;
     }
 
-    /// How many summands it is, where they are not to be added to each other before the sum that
-    /// they are part of.
+    /// Number of separate summands, if they must not be added to each other first.
     fn summands(&self) -> usize {
         1
     }
 
-    /// One of them: the bytes `place`.
+    /// The bytes `place` of one summand.
     fn summand(&mut self, index: usize, place: Range<usize>) -> &[u8] {
         let _ = index;
         self.bytes(place)
     }
 
-    /// Which of them, in order, a sum gets when it comes to a member.
+    /// The summands, in order, that a sum gets on this visit.
     fn summands_at(&self, visit: Visit) -> &[usize] {
         let _ = visit;
         &[0]
@@ -187,7 +184,7 @@ impl Contribution for &mut [u8] {
     }
 }
 
-/// Elements as they are.
+/// Uncompressed elements.
 struct Plain<C> {
     own: C,
     reduction: Reduction,
@@ -230,7 +227,7 @@ pub(super) fn all_reduce(
     watch: &Watch,
 ) -> Result<(), Failure> {
     if let Some(mut sums) = reduce::widen(dtype, data) {
-        // Partial sums travel in f32, or they would be rounded at every hop.
+        // Partial sums travel in f32; otherwise every hop would round them.
         let bytes = bytemuck::cast_slice_mut(&mut sums);
         all_reduce(transport, at, bytes, (DType::F32, op), watch)?;
         reduce::narrow(dtype, &sums, data);
@@ -242,7 +239,7 @@ pub(super) fn all_reduce(
     reduce_all(transport, at, (data, reduction), owned, watch)
 }
 
-/// Reduces `data` over all ranks so that this rank's shard of it is right; the rest is undefined.
+/// Reduces `data` over all ranks. Afterwards only this rank's shard is valid.
 pub(super) fn reduce_scatter(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -263,7 +260,7 @@ pub(super) fn reduce_scatter(
     reduce_owned(transport, at, (data, reduction), owned, watch)
 }
 
-/// Reduces what all members bring, so that all have the result. Member `i` reduces the bytes
+/// Reduces the elements of all members; all get the result. Member `i` reduces the bytes
 /// `owned(i)`.
 pub(super) fn reduce_all(
     transport: &mut dyn Transport,
@@ -278,7 +275,7 @@ pub(super) fn reduce_all(
     run(transport, at, &mut Plain { own, reduction }, route, watch)
 }
 
-/// Reduces what all members bring, so that member `i` has the result's bytes `owned(i)`.
+/// Reduces the elements of all members; member `i` gets the bytes `owned(i)` of the result.
 pub(super) fn reduce_owned(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -291,7 +288,7 @@ pub(super) fn reduce_owned(
     run(transport, at, &mut Plain { own, reduction }, route, watch)
 }
 
-/// Gives every member what each has in the bytes that `owned` says are its own.
+/// Sends the bytes `owned(i)` of each member `i` to all members.
 pub(super) fn all_gather(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -328,7 +325,7 @@ pub(super) fn broadcast(
     run_copying(transport, at, data, route, watch)
 }
 
-/// The bytes of rank `rank`'s shard.
+/// Bytes of rank `rank`'s shard.
 pub(super) fn chunk(
     bytes: usize,
     dtype: DType,
@@ -340,8 +337,8 @@ pub(super) fn chunk(
     range.start * dtype.size()..range.end * dtype.size()
 }
 
-/// Each chunk starts at the member after its owner, or at its owner, and arrives, summed up, at its
-/// owner.
+/// The route of a reduction. Each chunk starts at the member after its owner, or at its owner, and
+/// arrives complete at its owner.
 pub(super) fn reducing(
     at: Neighbours,
     at_owner: bool,
@@ -367,7 +364,7 @@ pub(super) fn reducing(
     }
 }
 
-/// Each chunk starts at its owner.
+/// The route of a gather. Each chunk starts at its owner.
 pub(super) fn gathering(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -> Route {
     let chunk = |back: usize| owned(at.back(back));
     let hops = at.size - 1;
@@ -379,7 +376,7 @@ pub(super) fn gathering(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -
     }
 }
 
-/// Runs a route on which nothing is reduced.
+/// Runs a route without reductions.
 fn run_copying(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -422,7 +419,7 @@ pub(super) fn run(
             send_to: outgoing.is_ready().then_some(at.next()),
             recv_from: (!incoming.is_done()).then_some(at.previous()),
         };
-        // With nothing to send and everything received, what was sent is still on its way.
+        // Everything is received and nothing is left to send, but sent bytes are still in flight.
         let peer = interest.recv_from.or(interest.send_to).unwrap_or(at.next());
         let limit = watch.slice(peer).map_err(|interrupt| Failure::Waiting {
             rank: peer,
@@ -435,12 +432,12 @@ pub(super) fn run(
 /// The sending side of a route.
 struct Outgoing {
     ranges: Vec<Range<usize>>,
-    /// Whether the first of them is the beginning of a sum.
+    /// Whether the first range begins a sum.
     begins: bool,
-    /// The range being sent, and how much of it is.
+    /// Index of the range being sent; `sent` bytes of it are.
     at: usize,
     sent: usize,
-    /// How many bytes may be sent, from where it stands.
+    /// Number of bytes that may be sent from here.
     ready: usize,
 }
 
@@ -451,7 +448,7 @@ impl Outgoing {
         at: Neighbours,
         load: &mut impl Load,
     ) -> Result<usize, Failure> {
-        // A range may be empty, where there are more ranks than elements.
+        // A range may be empty if there are more ranks than elements.
         while self
             .ranges
             .get(self.at)
@@ -462,8 +459,8 @@ impl Outgoing {
         let Some(range) = self.ranges.get(self.at) else {
             return Ok(0);
         };
-        // One segment at a time: what fills the whole stream at once has left the cache before
-        // the peer reads it.
+        // One segment at a time: bytes that fill the whole stream at once leave the cache before
+        // the peer reads them.
         let start = range.start + self.sent;
         let count = (range.end - start).min(self.ready).min(SEGMENT);
         if count == 0 {
@@ -492,15 +489,15 @@ impl Outgoing {
 /// The receiving side of a route.
 struct Incoming {
     ranges: Vec<(Range<usize>, Arrival)>,
-    /// The range being received, and how much of it has been taken in.
+    /// Index of the range being received; `taken` bytes of it are processed.
     at: usize,
     taken: usize,
-    /// Partial sums that have arrived and are not yet added.
+    /// Partial sums that have arrived and are not added yet.
     scratch: Buffer,
     held: usize,
 }
 
-/// What one round of receiving brought: bytes from the stream, and bytes that may be sent on.
+/// Result of one round of receiving: bytes from the stream, and bytes that may be sent on.
 #[derive(Clone, Copy, Default)]
 struct Received {
     bytes: usize,

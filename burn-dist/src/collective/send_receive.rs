@@ -1,10 +1,9 @@
-//! What two ranks tell each other before elements of a collective move between them: which one it
-//! is.
+//! Announces the collective to a peer before its elements move.
 
 use super::{Descriptor, Failure, Neighbours};
 use crate::transport::{Interest, Transport, Watch};
 
-/// Tells the next rank what this one enters, and checks what the previous one enters.
+/// Tells the next rank which collective this one enters, and checks the previous rank's.
 pub(super) fn announce(
     transport: &mut dyn Transport,
     at: Neighbours,
@@ -15,8 +14,8 @@ pub(super) fn announce(
     send_receive(transport, peers, what, (&[], &mut []), watch)
 }
 
-/// Sends some bytes to a rank and receives from one, both at once, each after a word on what is
-/// entered.
+/// Sends bytes to one rank and receives bytes from another at once, each after the collective's
+/// descriptor.
 pub(super) fn send_receive(
     transport: &mut dyn Transport,
     (to, from): (usize, usize),
@@ -25,7 +24,7 @@ pub(super) fn send_receive(
     watch: &Watch,
 ) -> Result<(), Failure> {
     const WORD: usize = Descriptor::BYTES;
-    // In one piece, or they would be two messages.
+    // One buffer, so that they travel as one message.
     let outgoing = [&what.to_bytes()[..], payload].concat();
     let mut arriving = vec![0; WORD + incoming.len()];
     let (mut to_send, mut to_receive) = (outgoing.len(), arriving.len());
@@ -39,7 +38,7 @@ pub(super) fn send_receive(
             received += transport.try_recv(from, &mut arriving[received..])?;
         }
         if received >= WORD && arriving[..WORD] != outgoing[..WORD] {
-            // Nothing else is expected, but the other side is still told.
+            // Nothing else is expected, but the other side must still be told.
             (to_send, to_receive) = (WORD, WORD);
         }
         if sent + received > before {

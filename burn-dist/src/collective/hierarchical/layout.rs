@@ -1,17 +1,17 @@
-//! Which ranks are on which node, and in which place there.
+//! Nodes of the ranks, and their places on the nodes.
 
-/// Where the ranks of a group are: on several nodes, several and as many on each.
+/// A layout of ranks on several nodes, with the same number (at least two) on each.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
-    /// By node, and by place on it: the rank in the group.
+    /// The rank in the group, by node and by place on the node.
     ranks: Vec<Vec<usize>>,
-    /// Where this rank is.
+    /// Node of this rank.
     pub(super) node: usize,
     pub(super) place: usize,
 }
 
 impl Layout {
-    /// The layout around rank `rank`, if it is one, of ranks that are on these hosts.
+    /// The layout around rank `rank` for ranks on these hosts; `None` if it does not fit.
     pub(crate) fn of(hosts: &[Vec<u8>], rank: usize) -> Option<Self> {
         let mut names: Vec<&Vec<u8>> = Vec::new();
         let mut ranks: Vec<Vec<usize>> = Vec::new();
@@ -37,7 +37,7 @@ impl Layout {
         Some(layout)
     }
 
-    /// Whether the ranks of each node come one after the other.
+    /// Whether the ranks of each node are consecutive.
     pub(crate) fn is_in_order(&self) -> bool {
         self.ranks.iter().flatten().is_sorted()
     }
@@ -60,12 +60,12 @@ impl Layout {
         self.ranks[0].len()
     }
 
-    /// The ranks of this rank's node, by their place there.
+    /// The ranks of this rank's node, by place.
     pub(crate) fn mates(&self) -> &[usize] {
         &self.ranks[self.node]
     }
 
-    /// The ranks in that place of each node.
+    /// The ranks in place `place` of each node.
     pub(super) fn in_place(&self, place: usize) -> Vec<usize> {
         self.ranks.iter().map(|node| node[place]).collect()
     }

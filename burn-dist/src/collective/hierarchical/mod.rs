@@ -1,23 +1,20 @@
-//! Collectives over several nodes: the ranks of a node share memory, and what travels between nodes
-//! is of all of them.
+//! Collectives over several nodes: shared memory within a node, streams between nodes.
 //!
-//! Of `n` nodes with `r` ranks each, the ranks that are in the same place on their nodes are a ring
-//! of nodes: `r` rings, each for its part of the elements, all at once. A byte takes about as many
-//! hops as there are nodes, not ranks; small messages go round in [few rounds](super::bruck)
-//! instead. Nothing waits for a node's sums to be complete: when a piece of a sum comes to a rank,
-//! it adds what its node has there, read from the memory of all of them, and results that come are
-//! written to all of them.
+//! With `n` nodes of `r` ranks each, the ranks in the same place on their nodes form a ring of
+//! nodes. So `r` rings run at once, each for its part of the elements. A byte takes about as many
+//! hops as there are nodes, not ranks; small messages take [few rounds](super::bruck) instead.
+//! Nothing waits for a node's sum to be complete: when a piece of a sum arrives, the rank adds the
+//! elements of its node from shared memory, and writes arriving results to all ranks of the node.
 //!
-//! A rank owns the same [`shard`] as everywhere. There are two [orders](Order) in which its sum can
-//! be taken:
+//! A rank owns the same [`shard`] as everywhere. Its sum can be taken in two [orders](Order):
 //!
-//! - As on the ring through all ranks: the sum begins at the rank after the owner, so it leaves the
-//!   owner's node with what the ranks after the owner have, and gets the rest there at its end. All
-//!   bits are as on one node. Of an all-reduce `(n r - 1) / (n r) + (n - 1) / n` of the bytes leave
-//!   a node, where the ring through all ranks has `2 (n r - 1) / (n r)`.
-//! - By nodes: the sum begins at the node after the owner's (as in Horovod's hierarchical
-//!   all-reduce and BytePS). Of an all-reduce `2 (n - 1) / n` of the bytes leave a node, which is
-//!   the least there can be. Floats differ from those of one node in their last bits.
+//! - As on the ring through all ranks: the sum begins at the rank after the owner, leaves the
+//!   owner's node with the elements of the ranks after the owner, and gets the rest at its end. All
+//!   bits are as on one node. In an all-reduce `(n r - 1) / (n r) + (n - 1) / n` of the bytes leave
+//!   a node; in the ring through all ranks `2 (n r - 1) / (n r)` do.
+//! - By nodes: the sum begins at the node after the owner's, as in Horovod's hierarchical
+//!   all-reduce and BytePS. In an all-reduce `2 (n - 1) / n` of the bytes leave a node, the
+//!   minimum. Floats differ from those of one node in their last bits.
 
 mod layout;
 mod share;
@@ -41,20 +38,20 @@ use crate::transport::{Transport, Watch};
 use share::{Parts, Share};
 use staging::Staging;
 
-/// Bytes of every rank's shard that are staged at a time: with more of them, four ranks' stage
-/// leaves the cache before it is read.
+/// Bytes of every rank's shard that are staged at a time. With more, the stage of four ranks leaves
+/// the cache before it is read.
 const SLOT: usize = 256 * 1024;
 
-/// Most bytes that are staged at a time.
+/// Largest number of bytes that are staged at a time.
 const STAGE: usize = 16 << 20;
 
-/// Ranks of several nodes, connected.
+/// Connected ranks of several nodes.
 pub(crate) struct Nodes {
     layout: Layout,
     order: Order,
     node: Within,
     ring: Across,
-    /// Through which private memory goes, once it is needed.
+    /// Staging buffer for private memory, once it is needed.
     stage: Option<Region>,
 }
 
@@ -75,7 +72,7 @@ struct Across {
 }
 
 impl Nodes {
-    /// Of memory that the ranks of the node share, and streams to other nodes and from others.
+    /// Uses memory shared within the node, and streams to and from other nodes.
     pub(crate) fn new(
         layout: Layout,
         order: Order,
@@ -123,15 +120,15 @@ impl Nodes {
         &mut self.node.shared
     }
 
-    /// Makes sure that all ranks enter the same collective.
+    /// Checks that all ranks enter the same collective.
     pub(super) fn agree(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
         let watch = &self.minding_streams(watch);
         self.node.enter(what, watch)?;
         self.announce(what, watch)
     }
 
-    /// Makes sure that all ranks enter the same collective, unless every message to other nodes
-    /// does; on this node all have when it returns.
+    /// Checks that all ranks of this node enter the same collective, and all nodes too unless every
+    /// message between nodes carries the descriptor.
     fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<Entered, Failure> {
         let entered = self.node.enter(what, watch)?;
         if !bruck::suits(what, self.layout.ranks()) {
@@ -146,13 +143,13 @@ impl Nodes {
         })
     }
 
-    /// A watch under which streams go on while a rank waits for its node: others may wait for what
-    /// it has sent.
+    /// A watch that moves streams while a rank waits for its node: other nodes may wait for what it
+    /// has sent.
     fn minding_streams(&self, watch: &Watch) -> Watch {
         watch.doing(self.ring.transport.meanwhile())
     }
 
-    /// Makes a bucket of `bytes` bytes, of which rank `i` owns `owned(i)` as a rule.
+    /// Allocates a bucket of `bytes` bytes, of which rank `i` usually owns `owned(i)`.
     pub(super) fn register(
         &mut self,
         what: &Descriptor,
@@ -162,12 +159,12 @@ impl Nodes {
         let watch = &self.minding_streams(watch);
         self.announce(what, watch)?;
         let region = self.on_node((bytes, owned), what, watch)?;
-        // All nodes have theirs now, or this rank hears that one has not.
+        // All nodes have their bucket now, or this rank hears that one has not.
         self.announce(what, watch)?;
         Ok(region)
     }
 
-    /// A bucket of this node.
+    /// Allocates a bucket on this node.
     fn on_node(
         &mut self,
         (bytes, owned): (usize, impl Fn(usize) -> Range<usize>),
@@ -209,8 +206,8 @@ impl Nodes {
         }
     }
 
-    /// On a bucket that the ranks of the node have entered, with elements of type `dtype`. Rank `i`
-    /// has the bytes `owned(i)`.
+    /// Runs the collective on a bucket that the node's ranks have entered, with elements of type
+    /// `dtype`. Rank `i` owns the bytes `owned(i)`.
     fn in_bucket(
         &mut self,
         (what, dtype): (&Descriptor, DType),
@@ -271,8 +268,8 @@ impl Nodes {
         self.node.finish(watch)
     }
 
-    /// On private memory: some of every rank's shard at a time, so that all rings have something to
-    /// do.
+    /// Runs the collective on private memory, with a part of every rank's shard at a time so that
+    /// all rings are busy.
     fn staged(
         &mut self,
         (what, cuts): (&Descriptor, &Cuts),
@@ -317,8 +314,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Within the root's node, then between nodes in as many parts as there are rings, then within
-    /// the others.
+    /// Sends within the root's node, then between nodes in one part for each ring, then within the
+    /// other nodes.
     fn broadcast(
         &mut self,
         what: &Descriptor,
@@ -354,16 +351,16 @@ impl Nodes {
         })
     }
 
-    /// After [`enter`](Self::enter) all of this node have come. When all nodes have heard of each
-    /// other, this is so on all.
+    /// After [`enter`](Self::enter) all ranks of this node have come. When all nodes have heard of
+    /// each other, so have all ranks.
     fn barrier(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
         self.ring.run(watch, |transport, at, watch| {
             bruck::all_gather(transport, at, what, &mut &mut [][..], |_| 0..0, watch)
         })
     }
 
-    /// Payloads lie in the order of places, and in each place of nodes: what a ring gathers is in
-    /// one piece.
+    /// Payloads lie in the order of places, and for each place in the order of nodes: a ring
+    /// gathers one contiguous piece.
     pub(super) fn gather_bytes(
         &mut self,
         what: &Descriptor,
@@ -393,8 +390,7 @@ impl Nodes {
         Ok(all)
     }
 
-    /// Gathers what is of every rank in the range that `of` has for its number, which counts nodes
-    /// first.
+    /// Gathers every rank's range of `data`. `of` returns it by a number that counts nodes first.
     fn gather(
         &mut self,
         what: &Descriptor,
@@ -414,7 +410,7 @@ impl Nodes {
 }
 
 impl Within {
-    /// Does what names ranks by their places on the node.
+    /// Runs `work`, which names ranks by their places on the node.
     fn run<R>(
         &mut self,
         watch: &Watch,
@@ -436,7 +432,7 @@ impl Within {
 }
 
 impl Across {
-    /// Does what names ranks by their nodes.
+    /// Runs `work`, which names ranks by their nodes.
     fn run<R>(
         &mut self,
         watch: &Watch,
@@ -447,7 +443,7 @@ impl Across {
     }
 }
 
-/// Sums of halves are taken in `f32`, and rounded once.
+/// Whether the sums must be taken in `f32` and rounded once, because elements are half precision.
 fn is_sum_of_halves(what: &Descriptor) -> bool {
     what.op.is_some() && matches!(what.dtype, DType::F16 | DType::BF16)
 }

@@ -1,4 +1,4 @@
-//! What the ranks of a node bring to the ring of nodes, and in which order.
+//! The elements that a node's ranks add to the ring of nodes, and their order.
 
 use std::ops::Range;
 
@@ -9,16 +9,17 @@ use crate::reduce;
 use crate::shard::summands;
 use crate::transport::shm::Opened;
 
-/// In which order the elements of all ranks are added.
+/// The order in which the elements of all ranks are added.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Order {
-    /// That of the ring through all ranks, which has them on a node after each other.
+    /// The order of the ring through all ranks, which visits the ranks of a node one after the
+    /// other.
     Ring,
-    /// Those of a node first.
+    /// The ranks of a node first.
     NodeFirst,
 }
 
-/// Which ranks' elements a sum gets when it comes to their node, by their places there, in order.
+/// The ranks whose elements a sum gets when it visits their node, by place, in order.
 pub(super) struct Parts {
     order: Order,
     first: Vec<usize>,
@@ -27,7 +28,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// In the ring of the ranks in place `place` of `places`.
+    /// Parts for the ring of the ranks in place `place` of `places`.
     pub(super) fn new(order: Order, place: usize, places: usize) -> Self {
         let all: Vec<usize> = match order {
             Order::Ring => (0..places).collect(),
@@ -55,13 +56,13 @@ impl Parts {
     }
 }
 
-/// What the ranks of a node have in a bucket.
+/// The elements of a node's ranks in a bucket.
 pub(super) struct Share<'a> {
     bucket: Opened<'a>,
     parts: Parts,
     dtype: DType,
     op: ReduceOp,
-    /// The beginning of a sum: the bytes of it that were made last, and what is left to be made.
+    /// The beginning of a sum: the bytes computed last, and the end of the rest.
     head: Head,
     /// A piece of a sum.
     sum: Buffer,
@@ -69,7 +70,7 @@ pub(super) struct Share<'a> {
 
 struct Head {
     piece: Buffer,
-    /// Which bytes these are.
+    /// The computed bytes.
     made: Range<usize>,
     end: usize,
 }
@@ -90,7 +91,7 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Puts what is added to the bytes `place` into `self.sum`, after `part`, if there is one.
+    /// Computes the sum for the bytes `place` in `self.sum`, after `part` if there is one.
     fn add_up(&mut self, place: &Range<usize>, part: Option<&[u8]>, visit: Visit) {
         if self.sum.len() < place.len() {
             self.sum = Buffer::recycled(DType::U8, place.len());
@@ -131,7 +132,7 @@ impl Contribution for Share<'_> {
     fn head(&mut self, place: Range<usize>) -> &[u8] {
         let head = &mut self.head;
         if place.start >= head.made.end {
-            // Whole elements, of which some may have been sent in part.
+            // Whole elements; some may have been sent in part.
             let start = head.made.end;
             head.made = start..(start + SEGMENT).min(head.end);
             let own = self.bucket.parts(&head.made, self.parts.at(Visit::First));

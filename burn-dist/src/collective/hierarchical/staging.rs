@@ -1,4 +1,4 @@
-//! The way of private memory through a bucket that the ranks of a node share.
+//! Moves private memory through a bucket that the ranks of a node share.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use crate::collective::{Descriptor, Kind};
 use crate::element::DType;
 use crate::reduce;
 
-/// How private memory goes through the stage: in every round a slot of it for each rank's shard.
+/// The plan of the stage: in every round it has a slot for each rank's shard.
 pub(super) struct Staging<'a> {
     pub what: &'a Descriptor,
-    /// Of the elements in the stage.
+    /// Type of the elements in the stage.
     pub dtype: DType,
-    /// In elements.
+    /// The shards, in elements.
     pub shards: Vec<Range<usize>>,
     /// Bytes of a slot.
     pub slot: usize,
@@ -25,7 +25,7 @@ impl Staging<'_> {
         longest.div_ceil(self.slot / self.dtype.size())
     }
 
-    /// The elements of a rank's shard that are in a round, in bytes of the private memory.
+    /// The elements of a rank's shard in a round, in bytes of the private memory.
     fn piece(&self, round: usize, rank: usize) -> Range<usize> {
         let (shard, count) = (&self.shards[rank], self.slot / self.dtype.size());
         let start = (shard.start + round * count).min(shard.end);
@@ -33,7 +33,7 @@ impl Staging<'_> {
         start * element..end * element
     }
 
-    /// Where they are on the stage, in bytes.
+    /// Their place on the stage, in bytes.
     pub(super) fn place(&self, round: usize, rank: usize) -> Range<usize> {
         let start = rank * self.slot;
         let elements = self.piece(round, rank).len() / self.what.dtype.size();
