@@ -1,9 +1,9 @@
-//! The decision, apart from finding out what there is.
+//! Chooses a device, given functions that find them.
 
 use super::{DeviceChoice, DeviceError};
 use crate::backend::Found;
 
-/// What a rank takes.
+/// The device that a rank takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pick {
     Cpu,
@@ -12,10 +12,10 @@ pub(super) enum Pick {
     WgpuSoftware,
 }
 
-/// Decides, and says why. What there is of a kind is only looked for when it matters.
+/// Chooses a device and gives the reason. A kind of device is looked for only if it matters.
 ///
-/// Whether ranks share a device is not known here: a launcher may show each of them another one as
-/// its first.
+/// Whether ranks share a device is not known here: a launcher may show each rank a different device
+/// as its first.
 pub(super) fn choose(
     wanted: DeviceChoice,
     cuda: impl Fn() -> Found,
@@ -80,7 +80,7 @@ fn refuse(wanted: DeviceChoice, found: Found) -> DeviceError {
     }
 }
 
-/// Why nothing was taken of a kind.
+/// The reason why no device of a kind was taken.
 pub(super) fn words_of(found: &Found) -> String {
     match found {
         Found::NotBuilt => "not built in".to_owned(),

@@ -1,28 +1,28 @@
-//! Why a rank has no device.
+//! The error of a missing device.
 
 use super::DeviceChoice;
 
-/// Why a device that was asked for cannot be had.
+/// The reason why a requested device is not available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The program lacks the code.
+    /// The build lacks the backend.
     #[error(
         "this program is built without {wanted}: build it with `--features {wanted}`, or ask for the \
          device auto or cpu"
     )]
     NotBuilt {
-        /// What was asked for.
+        /// The requested device.
         wanted: DeviceChoice,
     },
-    /// The machine lacks the device, or what drives it.
+    /// The machine lacks the device or its driver.
     #[error(
         "there is no {wanted} device here: {reason}; ask for the device auto or cpu to go without"
     )]
     None {
-        /// What was asked for.
+        /// The requested device.
         wanted: DeviceChoice,
-        /// What was looked for and not found.
+        /// The missing part.
         reason: String,
     },
 }

@@ -1,11 +1,11 @@
-//! What devices this machine has.
+//! Finds the devices of this machine.
 
 use burn::tensor::Device;
 
 use super::choose::{Pick, words_of};
 use crate::backend::{Found, cuda, gpu, wgpu};
 
-/// The device that was picked.
+/// The chosen device.
 pub(super) fn device(pick: &Pick) -> Device {
     if *pick != Pick::Cpu {
         gpu::few_streams();
@@ -41,7 +41,7 @@ pub(super) fn list() -> Vec<String> {
     lines
 }
 
-/// What the driver calls a device, or else Burn, such as `Flex(Cpu)`.
+/// The driver's name of a device, or Burn's, such as `Flex(Cpu)`.
 pub(super) fn name(device: &Device) -> String {
     if let Some(name) = gpu::name(device) {
         return name;

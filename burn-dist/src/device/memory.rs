@@ -1,10 +1,10 @@
-//! Whether what a training keeps from step to step fits a device, before anything is put there.
+//! Checks that the state of a training fits a device, before anything is allocated.
 
 use burn::tensor::Device;
 
 use crate::backend::{self, is_host};
 
-/// The state of a training is larger than the memory of its device.
+/// The state of a training exceeds the memory of its device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "parameters, gradients and optimizer state take {needed_mib} MiB and the device has {total_mib} \
@@ -13,22 +13,24 @@ use crate::backend::{self, is_host};
      ranks (zero-1 to zero-3), or keep the optimizer's in host memory (offload_optimizer)"
 )]
 pub struct MemoryShortage {
-    /// What is needed on this rank.
+    /// MiB needed on this rank.
     pub needed_mib: u64,
-    /// What the device has.
+    /// MiB of the device.
     pub total_mib: u64,
-    /// What of it is this rank's.
+    /// MiB of it for this rank.
     pub share_mib: u64,
-    /// Parameters that would fit, without activations.
+    /// Number of parameters that would fit, without activations.
     pub fits: u64,
 }
 
 impl MemoryShortage {
-    /// Compares `needed` bytes for a model of `parameters` elements with what a device of `total`
-    /// bytes has for each of `ranks` ranks.
+    /// Compares the state's size with the memory of a device.
+    ///
+    /// `needed` is the size in bytes for a model of `parameters` elements; `ranks` share the
+    /// device's `total` bytes.
     ///
     /// # Errors
-    /// If it does not fit.
+    /// Fails if it does not fit.
     pub fn check(needed: u64, parameters: u64, total: u64, ranks: usize) -> Result<(), Self> {
         let share = total / ranks.max(1) as u64;
         if needed <= share {
@@ -45,14 +47,16 @@ impl MemoryShortage {
     }
 }
 
-/// Bytes of memory of a CUDA device by its number among those that this process sees; `None` if
-/// there is no such device, or no CUDA in this program.
+/// Bytes of memory of a CUDA device, by its index among those that this process sees.
+///
+/// `None` if the device does not exist or the build has no CUDA.
 pub fn device_memory(cuda: usize) -> Option<u64> {
     backend::cuda::memory(cuda)
 }
 
-/// Bytes that `device` has taken from its driver, where that is known: memory that does not grow is
-/// memory that is not lost.
+/// Bytes that `device` has taken from its driver, if known.
+///
+/// A value that does not grow shows that no memory leaks.
 pub fn reserved(device: &Device) -> Option<u64> {
     let usage = device.memory_pool_usage().filter(|_| !is_host(device));
     usage.map(|usage| usage.bytes_reserved)

@@ -1,9 +1,7 @@
-//! Which device a rank computes on: what is asked for, what this machine has, and why it came out
-//! as it did.
+//! Chooses the device of a rank from the request and the devices of this machine, with a reason.
 //!
-//! A program contains the devices whose cargo features it was built with (`cuda`, `wgpu`; the
-//! processor always). Which of them there are is found out at run time, so one program serves
-//! machines with and without a GPU.
+//! A program contains the devices of its cargo features (`cuda`, `wgpu`) and always the CPU. Which
+//! ones exist is found out at run time, so one program serves machines with and without a GPU.
 
 mod choose;
 mod error;
@@ -29,22 +27,22 @@ use crate::{Compression, Error, ProcessGroup};
 use choose::{Pick, choose};
 pub(crate) use staged::Staged;
 
-/// Which kind of device is asked for.
+/// A kind of device to request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// A CUDA device, else a GPU through wgpu, else the processor.
+    /// A CUDA device, else a GPU through wgpu, else the CPU.
     #[default]
     Auto,
-    /// The processor.
+    /// The CPU.
     Cpu,
     /// An NVIDIA GPU through CUDA.
     Cuda,
-    /// A GPU through wgpu, or what software there is in its place.
+    /// A GPU through wgpu, or a software renderer.
     Wgpu,
 }
 
 impl DeviceChoice {
-    /// Whether this program is built for such a device; whether there is one is found out later.
+    /// Whether this build supports the kind. Whether a device exists is found out later.
     pub fn is_built(self) -> bool {
         match self {
             Self::Auto | Self::Cpu => true,
@@ -53,10 +51,10 @@ impl DeviceChoice {
         }
     }
 
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Auto, Self::Cpu, Self::Cuda, Self::Wgpu];
 
-    /// The name used in configurations.
+    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -88,29 +86,31 @@ impl std::str::FromStr for DeviceChoice {
 pub struct ChosenDevice {
     /// The device, without autodiff.
     pub device: Device,
-    /// What was picked and why, in one line.
+    /// The choice and its reason, in one line.
     pub reason: String,
-    /// What its driver calls it.
+    /// The driver's name of the device.
     pub name: String,
-    /// Its number among the CUDA devices that this process sees, if it is one.
+    /// Index among the CUDA devices that this process sees; `None` for other devices.
     pub cuda: Option<usize>,
 }
 
 /// How ranks share devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharing {
-    /// Ranks that compute on this rank's device, itself included.
+    /// Number of ranks on this rank's device, including itself.
     pub ranks: usize,
-    /// Devices that all ranks together compute on.
+    /// Number of devices of all ranks together.
     pub devices: usize,
 }
 
 impl ChosenDevice {
-    /// How the ranks of `group` share their devices. A collective call: only together do ranks
-    /// know, since a launcher may show each of them one device and all of them another one.
+    /// How the ranks of `group` share their devices. A collective call.
+    ///
+    /// Ranks know this only together, since a launcher may show each of them one device, and all of
+    /// them a different one.
     ///
     /// # Errors
-    /// If a rank fails.
+    /// Fails if a rank fails.
     pub fn sharing(&self, group: &ProcessGroup) -> Result<Sharing, Error> {
         let own = self.identity(group.node());
         let all = group.gather_bytes(own.as_bytes())?;
@@ -120,7 +120,7 @@ impl ChosenDevice {
         })
     }
 
-    /// What no other device of the run is called.
+    /// A name that no other device of the run has.
     fn identity(&self, node: usize) -> String {
         self.cuda
             .and_then(cuda::unique_name)
@@ -129,7 +129,7 @@ impl ChosenDevice {
 }
 
 impl World {
-    /// The device this rank computes on: the best there is, by local rank.
+    /// The device of this rank: the best kind available, by local rank.
     ///
     /// # Errors
     /// See [`choose_device`](Self::choose_device).
@@ -137,13 +137,14 @@ impl World {
         Ok(self.choose_device(DeviceChoice::Auto)?.device)
     }
 
-    /// The device of the wanted kind that is this rank's: ranks of a node take one after the other
-    /// of those that they see, and share where there are more ranks than devices
-    /// ([`ChosenDevice::sharing`]).
+    /// The device of the kind `wanted` for this rank.
+    ///
+    /// Ranks of a node take the devices that they see one after the other, and share if there are
+    /// more ranks than devices ([`ChosenDevice::sharing`]).
     ///
     /// # Errors
-    /// When the program is built without that kind of device, or the machine has none. With
-    /// [`DeviceChoice::Auto`] there is always the processor.
+    /// Fails if the build lacks this kind or the machine has none. [`DeviceChoice::Auto`] always
+    /// finds the CPU.
     pub fn choose_device(&self, wanted: DeviceChoice) -> Result<ChosenDevice, DeviceError> {
         let (pick, reason) = choose(wanted, cuda::found, wgpu::found, self.local_rank())?;
         let device = found::device(&pick);
@@ -164,20 +165,22 @@ impl World {
     }
 }
 
-/// All devices that this program can compute on here, one line each, and why kinds are missing.
+/// Lists all devices that this program can use here, one line each, and why kinds are missing.
 pub fn list() -> Vec<String> {
     found::list()
 }
 
-/// What the groups of one rank share on its device; see [`collectives`].
+/// State that the groups of one rank share on its device; see [`collectives`].
 #[derive(Default)]
 pub(crate) struct Shared {
     lane: OwnLane,
 }
 
-/// The collectives of `group` on `device`, whose memory the processor does not share: NCCL's if all
-/// ranks can, else through host memory. Those of groups with the same `shared` are carried out in
-/// the order in which they were started, which has to be the same on all ranks. A collective call.
+/// The collectives of `group` on `device`, which is not a CPU: NCCL if all ranks can use it, else
+/// through host memory. A collective call.
+///
+/// Collectives of groups with the same `shared` run in the order in which they were started, which
+/// must be the same on all ranks.
 pub(crate) fn collectives(
     device: &Device,
     group: &ProcessGroup,

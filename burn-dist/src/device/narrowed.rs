@@ -1,12 +1,11 @@
-//! Collectives of a device's own that have no compression: what travels is made shorter before, on
-//! the device, and longer again after.
+//! Adds compression to a device's own collectives: converts on the device before and after.
 
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::bucket::{DeviceCollectives, DeviceHandle, gradient_dtype};
 use crate::{Compression, Cuts, DType, Error};
 
-/// The same collectives, for which gradients in `f32` are rounded.
+/// The same collectives, with `f32` gradients rounded.
 #[derive(Debug)]
 pub(super) struct Narrowed<C> {
     inner: C,
@@ -18,7 +17,7 @@ impl<C: DeviceCollectives> Narrowed<C> {
         Self { inner, compression }
     }
 
-    /// Starts what `start` says on the rounded elements.
+    /// Calls `start` with the rounded elements.
     fn start(
         &self,
         flat: Tensor<1>,
@@ -48,7 +47,7 @@ impl<C: DeviceCollectives> DeviceCollectives for Narrowed<C> {
     }
 }
 
-/// What arrives becomes `f32`.
+/// Converts the result to `f32`.
 struct Widening(Box<dyn DeviceHandle>);
 
 impl DeviceHandle for Widening {

@@ -1,6 +1,5 @@
-//! Collectives on a device's memory that go through host memory: where ranks share a device, or
-//! there is no NCCL. What has to cross the bus does so once, in one piece, and from memory that the
-//! runtime pins where it can.
+//! Collectives on device memory that go through host memory, for ranks that share a device or lack
+//! NCCL. Data crosses the bus once, in one piece, from memory that the runtime pins if it can.
 
 use std::ops::Range;
 
@@ -14,7 +13,7 @@ use crate::{Buffer, Compression, Cuts, Error, Handle, ProcessGroup, ReduceOp};
 pub(crate) struct Staged {
     pub group: ProcessGroup,
     pub device: Device,
-    /// In which reductions travel.
+    /// Number format in which reductions travel.
     pub compression: Compression,
 }
 
@@ -23,7 +22,7 @@ impl Staged {
         cuts.shard(len, self.group.size(), self.group.rank())
     }
 
-    /// A collective that begins with the elements `of` a tensor, and gives those of `result`.
+    /// Starts a collective on the elements `of` the tensor; its result is the elements `result`.
     fn start(
         &self,
         flat: Tensor<1>,
@@ -109,7 +108,7 @@ impl DeviceHandle for Started {
     fn wait(self: Box<Self>) -> Result<Tensor<1>, Error> {
         let buffer = self.handle?.wait()?;
         let (dtype, size) = (burn_dtype(buffer.dtype()), buffer.dtype().size());
-        // Of an empty shard anything.
+        // Any element will do for an empty shard.
         let result = match self.result.is_empty() {
             true => 0..buffer.len().min(1),
             false => self.result,
@@ -131,7 +130,7 @@ mod tests {
 
     const LEN: usize = 11;
 
-    /// What rank `rank` has; whole numbers, so that sums are exact in every type.
+    /// The elements of rank `rank`: whole numbers, so that sums are exact in every type.
     fn own(rank: usize) -> Vec<f32> {
         (0..LEN).map(|i| ((i * (rank + 2)) % 5) as f32).collect()
     }
@@ -141,7 +140,7 @@ mod tests {
         tensor.into_data().convert::<f32>().try_to_vec().unwrap()
     }
 
-    /// What every implementation must do, as rank `rank` of `size`.
+    /// The conformance test of every implementation, as rank `rank` of `size`.
     fn conforms(
         on: &dyn DeviceCollectives,
         rank: usize,
