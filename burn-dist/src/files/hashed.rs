@@ -1,4 +1,4 @@
-//! A file that is hashed while it is written, and compared with what the disk has.
+//! A file that is hashed while it is written, and compared with the bytes on disk.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -8,33 +8,32 @@ use std::path::Path;
 
 use rustix::fs::{Advice, fadvise};
 
-/// Bytes that small writes are gathered to.
+/// Bytes to which small writes are collected.
 const BUFFER: usize = 1 << 20;
 /// Bytes that are read back at a time.
 const CHUNK: usize = 1 << 18;
 
-/// What a [`CheckedFile`] is written to. The system's [`File`] is one.
+/// The target of a [`CheckedFile`], such as the system's [`File`].
 pub trait Disk: Write {
-    /// Waits until all is on disk.
+    /// Waits until everything is on disk.
     ///
     /// # Errors
-    /// If the disk refuses.
+    /// Fails if the disk refuses.
     fn sync(&mut self) -> io::Result<()>;
 
-    /// Gives up what is cached of the file, where the file system can: the next read is one of the
-    /// disk.
+    /// Drops the file from the page cache if possible, so that the next read comes from the disk.
     fn forget_cached(&mut self);
 
     /// Reads at `offset`; 0 at the end.
     ///
     /// # Errors
-    /// If the disk refuses.
+    /// Fails if the disk refuses.
     fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Closes the file. Some file systems tell only here that they could not write.
+    /// Closes the file. Some file systems report a failed write only here.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     fn close(self) -> io::Result<()>;
 }
 
@@ -44,7 +43,7 @@ impl Disk for File {
     }
 
     fn forget_cached(&mut self) {
-        // Where it cannot, as on tmpfs, memory is the disk, or the cache is believed.
+        // If this is not possible, memory is the disk (as on tmpfs), or the cache is trusted.
         let _ = fadvise(&*self, 0, None, Advice::DontNeed);
     }
 
@@ -52,26 +51,26 @@ impl Disk for File {
         FileExt::read_at(self, bytes, offset)
     }
 
-    // `File` closes itself without a word, and no safe function of the crates that the project has
-    // closes it with one.
+    // `File` ignores errors on close, and none of the project's crates has a safe function that
+    // reports them.
     #[allow(unsafe_code)]
     fn close(self) -> io::Result<()> {
         let descriptor = self.into_raw_fd();
-        // SAFETY: `self` was the only owner of this open descriptor and has given it up, so that
-        // nobody uses or closes it any more.
+        // SAFETY: `self` was the only owner of this open descriptor and has given it up, so nobody
+        // uses or closes it any more.
         let closed = unsafe { libc::close(descriptor) };
         if closed == 0 {
             return Ok(());
         }
         match io::Error::last_os_error() {
-            // Linux has closed it nevertheless, and what it holds is synced.
+            // Linux has closed it nevertheless, and its content is synced.
             error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             error => Err(error),
         }
     }
 }
 
-/// What a file holds.
+/// Length and checksum of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     /// Its length.
@@ -80,8 +79,7 @@ pub struct Content {
     pub blake3: String,
 }
 
-/// A file that is hashed as it is written. [`finish`](Self::finish) compares what is on disk with
-/// that.
+/// A file that is hashed as it is written. [`finish`](Self::finish) compares it with the disk.
 #[derive(Debug)]
 pub struct CheckedFile<D: Disk = File> {
     out: BufWriter<D>,
@@ -90,10 +88,10 @@ pub struct CheckedFile<D: Disk = File> {
 }
 
 impl CheckedFile {
-    /// Creates the file, or empties it.
+    /// Creates or empties the file.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses.
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(true);
@@ -102,7 +100,7 @@ impl CheckedFile {
 }
 
 impl<D: Disk> CheckedFile<D> {
-    /// Writes to an empty file, which can be read as well.
+    /// Writes to an empty file that can also be read.
     pub fn new(disk: D) -> Self {
         Self {
             out: BufWriter::with_capacity(BUFFER, disk),
@@ -111,18 +109,19 @@ impl<D: Disk> CheckedFile<D> {
         }
     }
 
-    /// Waits until all is on disk, reads it back past the page cache where the file system allows,
-    /// and closes the file.
+    /// Waits until everything is on disk, reads it back, and closes the file.
+    ///
+    /// The read bypasses the page cache if the file system allows it.
     ///
     /// # Errors
-    /// If the system refuses, or the disk has something else than what was written.
+    /// Fails if the system refuses, or if the bytes on disk differ from those written.
     pub fn finish(self) -> io::Result<Content> {
         let (disk, content) = self.settle()?;
         disk.close()?;
         Ok(content)
     }
 
-    /// The same without closing the file.
+    /// Does the same without closing the file.
     pub(super) fn settle(self) -> io::Result<(D, Content)> {
         let written = self.hasher.finalize();
         let mut disk = self.out.into_inner().map_err(|error| error.into_error())?;
@@ -148,13 +147,13 @@ impl<D: Disk> CheckedFile<D> {
         Ok((disk, content))
     }
 
-    /// Hands the file over without a check.
+    /// Returns the file without a check.
     pub(super) fn unchecked(self) -> io::Result<D> {
         self.out.into_inner().map_err(|error| error.into_error())
     }
 }
 
-/// Length and checksum of what the disk has.
+/// Length and checksum of the bytes on disk.
 fn read_back(disk: &mut impl Disk) -> io::Result<(u64, blake3::Hash)> {
     let mut hasher = blake3::Hasher::new();
     let mut chunk = vec![0; CHUNK];
@@ -193,16 +192,16 @@ impl<D: Disk> Write for CheckedFile<D> {
 pub(crate) mod tests {
     use super::*;
 
-    /// What goes wrong with a [`Faulty`] disk.
+    /// The fault of a [`Faulty`] disk.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub(crate) enum Fault {
-        /// Nothing, but every write is a short one.
+        /// Every write is a short one; otherwise none.
         Short,
-        /// This write, from 0, is said to be done and is not.
+        /// This write, from 0, is reported as done and is not.
         Missing(usize),
         /// It writes a byte that nobody gave it.
         Changed(usize),
-        /// The end of the file gets lost.
+        /// The end of the file is lost.
         Truncated,
         Sync,
         Close,
@@ -276,7 +275,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Two writes that go to the disk by themselves, and what is left in the buffer.
+    /// Two writes that go directly to the disk, and a rest in the buffer.
     fn write(fault: Fault) -> io::Result<Content> {
         let mut file = CheckedFile::new(Faulty::new(fault));
         for byte in 0..2 {

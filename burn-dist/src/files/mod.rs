@@ -1,5 +1,6 @@
-//! Files that hold what the program had in memory: hashed as they are written, read back past the
-//! page cache, and whole or not there.
+//! Files that are complete or absent, and verified against the disk.
+//!
+//! They are hashed as they are written, and read back past the page cache.
 
 mod hashed;
 mod replacement;
@@ -16,11 +17,13 @@ pub use hashed::{CheckedFile, Content, Disk};
 pub use replacement::Replacement;
 pub use tensors::write_tensors;
 
-/// Waits until the names in `folder` are on disk. A file system that cannot do that for a folder,
-/// or a folder that may be written but not read, is no error.
+/// Waits until the names in `folder` are on disk.
+///
+/// A file system that cannot sync a folder, or a folder that may be written but not read, is no
+/// error.
 ///
 /// # Errors
-/// If the names cannot be written.
+/// Fails if the names cannot be written.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     let folder = match folder.as_os_str().is_empty() {
         true => Path::new("."),
@@ -34,11 +37,10 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file for reading. What is none, such as a pipe, which would keep who opens it waiting,
-/// is an error.
+/// Opens a regular file for reading. A pipe, which would block, is an error.
 ///
 /// # Errors
-/// If the system refuses, or it is not a regular file.
+/// Fails if the system refuses, or if it is not a regular file.
 pub fn open_file(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -48,11 +50,10 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Creates `folder` with its parents, as [`std::fs::create_dir_all`], and waits until the names of
-/// all that were made are on disk.
+/// Creates `folder` with its parents, like [`std::fs::create_dir_all`], and syncs the new names.
 ///
 /// # Errors
-/// If the system refuses.
+/// Fails if the system refuses.
 pub fn create_folders(folder: &Path) -> io::Result<()> {
     let missing = folder
         .ancestors()
@@ -65,7 +66,7 @@ pub fn create_folders(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a folder cannot be synced, which may be asked for in vain.
+/// Whether a folder cannot be synced, which is acceptable.
 fn is_unsupported(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);

@@ -1,4 +1,4 @@
-//! A file that takes the place of another when it is complete.
+//! A file that replaces another one when it is complete.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -11,14 +11,15 @@ use rustix::io::Errno;
 
 use super::{CheckedFile, Content, sync_folder};
 
-/// Names tried before there is none.
+/// Number of names to try.
 const ATTEMPTS: u32 = 100;
 /// Permissions of a new file, less the process's mask.
 const MODE: u32 = 0o666;
 
-/// A file that takes the place of what lies at a path when it is complete. Of a process that is
-/// killed before, nothing is left: the file has no name until then. Where the file system has no
-/// such files, the next replacement of the same path removes what is left.
+/// A file that replaces the one at a path when it is complete.
+///
+/// A process that is killed before leaves nothing behind, because the file has no name until then.
+/// If the file system lacks unnamed files, the next replacement of the same path removes the rest.
 #[derive(Debug)]
 pub struct Replacement {
     path: PathBuf,
@@ -28,11 +29,12 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Begins a file that is to lie at `path`, with the permissions of any other file, less the
-    /// process's mask, or with those of `mode`.
+    /// Begins a file for `path`, with the permissions `mode`.
+    ///
+    /// Without `mode` it gets those of a new file, less the process's mask.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses.
     pub fn create(path: &Path, mode: Option<u32>) -> io::Result<Self> {
         remove_parts(path);
         match unnamed(folder_of(path)) {
@@ -55,10 +57,10 @@ impl Replacement {
         })
     }
 
-    /// Puts the file in its place, when it is on disk and was read back from there.
+    /// Puts the file in its place after it is on disk and was read back.
     ///
     /// # Errors
-    /// If the system refuses, or the disk has something else; what lay there is as it was.
+    /// Fails if the system refuses, or if the disk has other bytes. The old file then stays.
     pub fn publish(self) -> io::Result<Content> {
         let Self { path, file, part } = self;
         let (file, content) = file.settle()?;
@@ -73,11 +75,12 @@ impl Replacement {
         Ok(content)
     }
 
-    /// Puts the file in its place without waiting for the disk: a crash of the machine may leave
-    /// the old content, or none.
+    /// Puts the file in its place without waiting for the disk.
+    ///
+    /// A crash of the machine may leave the old content, or none.
     ///
     /// # Errors
-    /// If the system refuses; what lay there is as it was.
+    /// Fails if the system refuses. The old file then stays.
     pub fn publish_cached(self) -> io::Result<()> {
         let Self { path, file, part } = self;
         put(&path, file.unchecked()?, part, name, CheckedFile::unchecked)
@@ -98,7 +101,7 @@ impl Write for Replacement {
     }
 }
 
-/// A name that is removed, unless the file gets its own.
+/// A name that is removed unless the file gets its final one.
 #[derive(Debug)]
 struct Part(PathBuf);
 
@@ -108,8 +111,8 @@ impl Drop for Part {
     }
 }
 
-/// Names the file by `name`, closes it, and puts it in its place. Where it can get no name, a copy
-/// does, which `copied` completes.
+/// Names the file with `name`, closes it, and puts it in its place. If it cannot get a name, a copy
+/// takes its place, which `copied` completes.
 fn put(
     path: &Path,
     file: File,
@@ -124,16 +127,16 @@ fn put(
             Err(_) => copy(&file, path, copied)?,
         },
     };
-    // Until the file has its name, nobody takes it for one that was left behind.
+    // The lock keeps others from removing the file as a leftover until it has its final name.
     let held = file.try_clone()?;
     super::Disk::close(file)?;
     let renamed = fs::rename(&part.0, path);
-    // After that there is nothing of the part's name to be removed.
+    // After that no file with the part's name is left to remove.
     drop((part, held));
     renamed
 }
 
-/// The folder that a file at `path` lies in.
+/// The folder of a file at `path`.
 fn folder_of(path: &Path) -> &Path {
     let folder = path
         .parent()
@@ -143,7 +146,7 @@ fn folder_of(path: &Path) -> &Path {
 
 /// A file without a name, if the file system has them.
 fn unnamed(folder: &Path) -> Option<File> {
-    // Through it the file gets its name.
+    // The file gets its name through this path.
     if !Path::new("/proc/self/fd").is_dir() {
         return None;
     }
@@ -155,7 +158,7 @@ fn unnamed(folder: &Path) -> Option<File> {
     Some(file)
 }
 
-/// Gives a file without a name one beside `path`.
+/// Gives an unnamed file a name beside `path`.
 fn name(file: &File, path: &Path) -> io::Result<Part> {
     let from = format!("/proc/self/fd/{}", file.as_raw_fd());
     for _ in 0..ATTEMPTS {
@@ -168,8 +171,8 @@ fn name(file: &File, path: &Path) -> io::Result<Part> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Copies a file without a name to one that has a name beside `path`: some systems make the former
-/// and refuse to name it.
+/// Copies an unnamed file to a named one beside `path`: some systems create unnamed files and
+/// refuse to name them.
 fn copy(
     mut file: &File,
     path: &Path,
@@ -183,7 +186,7 @@ fn copy(
     Ok((copied(copy)?, part))
 }
 
-/// A file with a name beside `path`, locked for as long as it is open.
+/// A named file beside `path`, locked as long as it is open.
 fn named(path: &Path) -> io::Result<(File, Part)> {
     let mut options = File::options();
     let options = options.read(true).write(true).create_new(true).mode(MODE);
@@ -195,7 +198,7 @@ fn named(path: &Path) -> io::Result<(File, Part)> {
         };
         let part = Part(part);
         let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-        // Somebody may have taken it for one that was left behind before it was locked.
+        // Another process may have removed it as a leftover before it was locked.
         if locked == Err(Errno::WOULDBLOCK) || file.metadata()?.nlink() == 0 {
             continue;
         }
@@ -204,7 +207,7 @@ fn named(path: &Path) -> io::Result<(File, Part)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// How the names of parts of a file at `path` begin.
+/// Prefix of the names of parts of a file at `path`.
 fn part_prefix(path: &Path) -> Vec<u8> {
     let name = path.file_name().unwrap_or_default();
     [b".", name.as_encoded_bytes(), b".part-"].concat()
@@ -217,8 +220,8 @@ fn part_name(path: &Path) -> PathBuf {
     folder_of(path).join(std::ffi::OsString::from_vec(name))
 }
 
-/// Removes what killed processes left of files that were to lie at `path`. Who still writes one
-/// holds its lock. What cannot be removed is in nobody's way.
+/// Removes parts for `path` that killed processes left. A live writer holds a lock on its part.
+/// Errors are ignored: a leftover does no harm.
 fn remove_parts(path: &Path) {
     let prefix = part_prefix(path);
     let Ok(entries) = fs::read_dir(folder_of(path)) else {
@@ -233,7 +236,7 @@ fn remove_parts(path: &Path) {
             continue;
         }
         let part = entry.path();
-        // A pipe of that name would be waited for.
+        // Opening a pipe with that name would block.
         let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
         let opened = File::options().read(true).custom_flags(flags).open(&part);
         let is_free = |file: &File| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
@@ -274,7 +277,7 @@ mod tests {
         assert_eq!(names(folder.path()), ["file"]);
     }
 
-    /// As where the file system knows no files without names.
+    /// As on a file system without unnamed files.
     #[test]
     fn what_a_killed_process_left_is_removed_and_what_another_writes_is_not() {
         let folder = tempfile::tempdir().unwrap();
@@ -284,7 +287,7 @@ mod tests {
         fs::write(&other, "").unwrap();
         Replacement::create(&path, None).unwrap();
         assert!(part.0.exists(), "it is being written");
-        // The lock of a process that was killed is gone, its file is not.
+        // A killed process has lost its lock, not its file.
         drop(file);
         let mut new = Replacement::create(&path, None).unwrap();
         assert!(!part.0.exists());
@@ -305,7 +308,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"content");
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
-        // One that is not whole changes nothing.
+        // An incomplete file changes nothing.
         let file = unnamed(folder.path()).unwrap();
         let full = |_| Err(io::ErrorKind::StorageFull.into());
         put(&path, file, None, refused, full).unwrap_err();

@@ -1,4 +1,4 @@
-//! Tensors in the safetensors format, written to anything.
+//! Writes tensors in the safetensors format to any writer.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -6,20 +6,21 @@ use std::io::{self, Write};
 use safetensors::View;
 use safetensors::tensor::{Metadata, TensorInfo};
 
-/// The header is filled up to a multiple of this.
+/// The header is padded to a multiple of this.
 const ALIGNMENT: usize = size_of::<u64>();
 
-/// Writes `tensors` with `info` as safetensors' own `serialize_to_file` does, to the byte; `info`
-/// comes in the order of its keys.
+/// Writes `tensors` with `info`, byte for byte as safetensors' `serialize_to_file`.
+///
+/// `info` is written in the order of its keys.
 ///
 /// # Errors
-/// If `out` refuses, or the header does not become one.
+/// Fails if `out` refuses or the header cannot be encoded.
 pub fn write_tensors<V: View>(
     out: &mut impl Write,
     mut tensors: Vec<(&str, V)>,
     info: &BTreeMap<String, String>,
 ) -> io::Result<()> {
-    // As the format wants it: the widest elements first, so that all are aligned.
+    // The format requires the widest elements first, so that all are aligned.
     tensors.sort_by(|(one, left), (other, right)| {
         right.dtype().cmp(&left.dtype()).then(one.cmp(other))
     });
