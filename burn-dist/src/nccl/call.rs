@@ -1,5 +1,5 @@
-//! Calls in which NCCL itself waits for other ranks, without an end if one of them does not come:
-//! only another thread can notice that, and nothing can call back the one that is in there.
+//! Calls in which NCCL waits for other ranks without a limit. Only another thread can notice a
+//! hang, and nothing can interrupt the call.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,8 +8,7 @@ use super::NcclError;
 use crate::ProcessGroup;
 use crate::deadline::Allowance;
 
-/// How long NCCL may take to notice by itself what is known of another rank: its own words are
-/// better.
+/// Time for NCCL to notice a known failure of another rank by itself: its own message is better.
 const NEWS: Duration = Duration::from_secs(1);
 
 /// The call that a thread is in, as other threads see it.
@@ -22,14 +21,14 @@ pub(super) struct Inside {
 struct OngoingCall {
     limit: Duration,
     allowance: Allowance,
-    /// Since when a fault of another rank has been known.
+    /// Time since when a failure of another rank is known.
     fault: Option<Instant>,
-    /// What was said when it was given up.
+    /// The error with which the call was given up.
     given_up: Option<NcclError>,
 }
 
 impl Inside {
-    /// Does `call`, which should come back within `limit`.
+    /// Runs `call`, which should return within `limit`.
     pub fn during<R>(&self, limit: Duration, call: impl FnOnce() -> R) -> R {
         *self.lock() = Some(OngoingCall {
             limit,
@@ -42,7 +41,7 @@ impl Inside {
         done
     }
 
-    /// An error if the thread is in a call that will not come back, which all ranks are told.
+    /// Fails if the thread is in a call that will not return, and tells all ranks.
     ///
     /// # Errors
     /// [`NcclError::PeerFailed`] and [`NcclError::NotConnected`].
@@ -55,7 +54,7 @@ impl Inside {
         })
     }
 
-    /// The same, told to nobody: at the end, where ranks may come as late as they like.
+    /// Does the same and tells nobody. For the end of a run, when ranks may be late.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -82,8 +81,7 @@ impl Inside {
         inside.as_ref().is_some_and(|call| call.given_up.is_some())
     }
 
-    /// Whether the thread is in a call that will not come back, as far as can be told without its
-    /// group.
+    /// Whether the thread is in a call that will not return, as far as is known without its group.
     pub fn is_lost(&self) -> bool {
         let mut inside = self.lock();
         let is_over = |call: &mut OngoingCall| {

@@ -1,5 +1,5 @@
-//! Ranks that exchange device memory: what they call is checked, told to the others, and handed to
-//! the thread of the device ([`Lane`]).
+//! Ranks that exchange device memory. Every call is checked, told to the other ranks, and passed to
+//! the device's thread ([`Lane`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,39 +14,39 @@ use crate::collective::{Descriptor, Kind};
 use crate::error::{CollectiveError, Error};
 use crate::{Buffer, Cuts, DType, Handle, ProcessGroup, ReduceOp, shard};
 
-/// How often whoever waits for the thread looks whether it is to come back at all.
+/// Time between two checks whether the thread will return at all.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Words of what a rank says that it calls.
+/// Words of an announcement.
 pub(super) const WORD: usize = Descriptor::BYTES / size_of::<u64>();
 
-/// Ranks that exchange device memory.
+/// A group of ranks that exchange device memory.
 pub(crate) struct Communicator<N: Nccl> {
     lane: Arc<Lane<N>>,
-    /// Its number on the lane.
+    /// Number on the lane.
     number: usize,
     group: ProcessGroup,
     sequence: AtomicU64,
 }
 
-/// What a rank asks for.
+/// A collective call.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub kind: Kind,
-    /// `None` where nothing is reduced.
+    /// `None` without a reduction.
     pub op: Option<ReduceOp>,
     pub dtype: DType,
     /// Number of elements.
     pub len: usize,
-    /// From where; 0 where there is no root.
+    /// Root; 0 without one.
     pub root: usize,
-    /// Which of several alike it is, from 1; 0 where they need not be told apart.
+    /// Number of the bucket, from 1; 0 if none is needed.
     pub bucket: u32,
-    /// Where the elements are cut into the ranks' shards.
+    /// Borders of the ranks' shards.
     pub cuts: Cuts,
 }
 
-/// A collective that was started.
+/// A started collective.
 pub(crate) struct Started<M> {
     answer: Receiver<Result<M, Error>>,
     group: ProcessGroup,
@@ -54,13 +54,13 @@ pub(crate) struct Started<M> {
 }
 
 impl<M> Started<M> {
-    /// Waits until the collective is done, and gives the memory back.
+    /// Waits until the collective is done and returns the memory.
     pub fn wait(self) -> Result<M, Error> {
         answer_of(&self.answer, || self.inside.check(&self.group))?
     }
 }
 
-/// What the thread answers, unless `look` finds that it is in a call that will not come back.
+/// The thread's answer, unless `look` finds that it is in a call that will not return.
 fn answer_of<T>(
     answer: &Receiver<T>,
     look: impl Fn() -> Result<(), NcclError>,
@@ -75,14 +75,14 @@ fn answer_of<T>(
 }
 
 impl<N: Nccl> Communicator<N> {
-    /// Connects all ranks of `group`, on the thread of their device. A collective call; no other
+    /// Connects all ranks of `group` on the thread of their device. A collective call; no other
     /// thread may use the group meanwhile.
     pub fn connect(lane: &Arc<Lane<N>>, group: &ProcessGroup) -> Result<Self, Error> {
         let id = exchange_id(&*lane.nccl, group)?;
         let (report, connected) = sync_channel(1);
         let number = lane.number();
         lane.have_done(Task::Connect(number, group.clone(), id, report));
-        // A thread that is still in there cannot be called back; the process ends with this error.
+        // A hanging thread cannot be called back; the process ends with this error.
         let outcome = answer_of(&connected, || lane.inside.check(group));
         drop(connected);
         if let Err(error) = outcome.and_then(|connected| connected) {
@@ -97,13 +97,13 @@ impl<N: Nccl> Communicator<N> {
         })
     }
 
-    /// The ranks, in host memory.
+    /// The group in host memory.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
     }
 
-    /// Starts a collective on the elements in `memory`. Every rank calls the same on the thread
-    /// that also calls the host group's collectives.
+    /// Starts a collective on the elements in `memory`. Every rank makes the same call, on the
+    /// thread that also calls the host group's collectives.
     pub fn start(&self, call: Call, memory: N::Memory) -> Started<N::Memory> {
         let (answer, receiver) = sync_channel(1);
         let started = Started {
@@ -154,7 +154,7 @@ impl<N: Nccl> Drop for Communicator<N> {
     fn drop(&mut self) {
         let (done, closed) = sync_channel(1);
         self.lane.have_done(Task::Close(self.number, done));
-        // What does not come back cannot be waited for.
+        // A thread that hangs is not waited for.
         let _ = answer_of(&closed, || self.lane.inside.look(&self.group));
     }
 }
@@ -166,7 +166,7 @@ impl<N: Nccl> std::fmt::Debug for Communicator<N> {
     }
 }
 
-/// What can be known to be wrong without the others.
+/// Errors in the call that need no other rank.
 fn refuse(call: &Call, size: usize) -> Option<CollectiveError> {
     let Call {
         dtype, len, root, ..
@@ -181,7 +181,7 @@ fn refuse(call: &Call, size: usize) -> Option<CollectiveError> {
     (root >= size).then_some(CollectiveError::NoSuchRoot { root, size })
 }
 
-/// Gives all ranks the id that rank 0 makes, or its error.
+/// Sends all ranks the id that rank 0 creates, or its error.
 fn exchange_id<N: Nccl>(nccl: &N, group: &ProcessGroup) -> Result<UniqueId, Error> {
     let mut own = None;
     let mut message = [0u8; 129];
@@ -205,7 +205,7 @@ fn exchange_id<N: Nccl>(nccl: &N, group: &ProcessGroup) -> Result<UniqueId, Erro
     Ok(id)
 }
 
-/// Starts telling all ranks what this one calls.
+/// Starts telling all ranks which collective this one calls.
 fn tell(group: &ProcessGroup, what: &Descriptor) -> Handle {
     let (size, rank) = (group.size(), group.rank());
     let mut words = vec![0i64; size * WORD];

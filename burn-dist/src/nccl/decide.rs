@@ -1,28 +1,28 @@
-//! Whether all ranks can use NCCL together, which they find out together.
+//! Decides, with all ranks, whether they can use NCCL together.
 
 use serde::{Deserialize, Serialize};
 
 use crate::backend::cuda::nccl::version_words;
 
-/// What a rank can offer.
+/// What a rank has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
-    /// The device, by a name that no other device has; `None` if it is not a CUDA device.
+    /// A name that no other device has; `None` if it is not a CUDA device.
     pub device: Option<String>,
-    /// NCCL's version, or why there is none.
+    /// NCCL's version, or the reason why it is missing.
     pub version: Result<i32, String>,
 }
 
-/// Whether NCCL is used, in the same words on every rank.
+/// Whether to use NCCL, in the same words on every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// With this version.
+    /// Use this version.
     Use(String),
-    /// Why not.
+    /// Go through host memory, for this reason.
     Stage(String),
 }
 
-/// Decides from what the ranks said, in rank order; `ranks` has their numbers in the world.
+/// Decides from the ranks' messages, in rank order; `ranks` has their numbers in the world.
 pub(crate) fn decide(messages: &[Vec<u8>], ranks: &[usize]) -> Verdict {
     let mut offers = Vec::with_capacity(messages.len());
     for (rank, message) in ranks.iter().zip(messages) {

@@ -1,5 +1,5 @@
-//! NCCL in host memory: ranks are threads, a collective is done when all have put theirs, and every
-//! kind of failure can be ordered.
+//! NCCL in host memory, for tests: ranks are threads, a collective is done when all have joined,
+//! and every kind of failure can be injected.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,18 +11,18 @@ use crate::backend::cuda::nccl::{Nccl, UniqueId};
 use crate::collective::{Descriptor, Kind};
 use crate::{Cuts, DType, ReduceOp};
 
-/// What goes wrong on a rank.
+/// The failure of a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Failure {
     #[default]
     None,
-    /// There is no id.
+    /// No id.
     Id,
-    /// The ranks do not meet.
+    /// The ranks do not connect.
     Connect,
-    /// This rank waits for the others to meet it until the wire is cut.
+    /// This rank waits in connect until the wire is cut.
     MeetsNobody,
-    /// In this collective this rank waits for another to connect until the wire is cut.
+    /// This rank waits in this collective for another one to connect, until the wire is cut.
     Connects(u64),
     /// From this collective on, nothing is ever done.
     Hang(u64),
@@ -32,23 +32,22 @@ pub(super) enum Failure {
     Asynchronous(u64),
 }
 
-/// All that the ranks of a fake communicator share.
+/// State that the ranks of a fake communicator share.
 #[derive(Default)]
 pub(super) struct Wire {
     size: usize,
     met: AtomicUsize,
-    /// What each rank has put, by sequence number.
+    /// Elements of each rank, by sequence number.
     put: Mutex<HashMap<u64, Vec<Option<Shared>>>>,
     pub aborted: AtomicUsize,
     pub closed: AtomicUsize,
-    /// Ends of the communicators that were connected first, second, and so on: NCCL waits for all
-    /// ranks of a host.
+    /// Ends of the communicators, by the order of connection: NCCL waits for all ranks of a host.
     ended: Mutex<HashMap<usize, usize>>,
-    /// How often each rank has connected.
+    /// How many times each rank has connected.
     connected: Mutex<HashMap<usize, usize>>,
-    /// Aborts that came when the memory that the "device" may still write was gone.
+    /// Aborts after the memory that the "device" may still write was gone.
     pub too_late: AtomicUsize,
-    /// Lets go of threads that wait inside of "NCCL", so that the test leaves none behind.
+    /// Releases threads that wait inside "NCCL", so that the test leaves none behind.
     pub is_cut: AtomicBool,
 }
 
@@ -234,7 +233,7 @@ impl Nccl for Fake {
     }
 }
 
-/// What the collective leaves with every rank; what is undefined becomes NaN.
+/// Computes the result for every rank; undefined elements become NaN.
 fn compute(what: &Descriptor, cuts: &Cuts, all: &[Shared]) {
     let before: Vec<Vec<f32>> = all.iter().map(|v| v.lock().unwrap().clone()).collect();
     let (len, size) = (what.len as usize, all.len());

@@ -1,14 +1,14 @@
-//! The thread of a device that carries collectives out, one after the other, and watches over them.
+//! The thread of a device, which runs collectives one after the other and watches over them.
 //!
-//! Ranks that are in several communicators have one thread and one stream for all of them. Their
-//! collectives then run in the order in which the rank started them, the same on all ranks; NCCL
-//! may wait for ever where two ranks run collectives of two communicators in different order
-//! ("Using multiple NCCL communicators concurrently",
+//! A rank in several communicators has one thread and one stream for all of them. Their collectives
+//! run in the order in which the rank started them, the same on all ranks. NCCL may hang if two
+//! ranks run collectives of two communicators in different orders ("Using multiple NCCL
+//! communicators concurrently",
 //! <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html>).
 //!
-//! The caller says at once, through the host group, what it calls: the thread compares that between
-//! all ranks before NCCL sees it. NCCL itself would hang or add up wrong numbers where ranks
-//! disagree. That exchange also tells who does not come.
+//! The caller announces its call through the host group at once, and the thread compares it between
+//! all ranks before NCCL sees it. If ranks disagreed, NCCL would hang or return wrong sums. The
+//! exchange also shows which rank is missing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,13 +25,13 @@ use crate::deadline::Allowance;
 use crate::error::{CollectiveError, Error};
 use crate::{Buffer, Cuts, Handle, ProcessGroup};
 
-/// How long the thread asks without a pause whether a collective is done.
+/// How long the thread polls a collective without a pause.
 const EAGER: Duration = Duration::from_micros(200);
 
-/// How long it sleeps in between, later.
+/// Pause between polls after that.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// How often whoever waits for its end looks.
+/// Pause between checks for the end of the thread.
 const END: Duration = Duration::from_millis(1);
 
 /// A device's thread.
@@ -43,18 +43,18 @@ pub(crate) struct Lane<N: Nccl> {
     communicators: AtomicUsize,
 }
 
-/// What the thread is to do; the number tells its communicators apart.
+/// A task of the thread, with the number of the communicator.
 pub(super) enum Task<N: Nccl> {
-    /// To meet the ranks of a group.
+    /// Connects the ranks of a group.
     Connect(
         usize,
         ProcessGroup,
         UniqueId,
         SyncSender<Result<(), NcclError>>,
     ),
-    /// To carry a collective out.
+    /// Runs a collective.
     Run(usize, Job<N>),
-    /// To take leave of those ranks, and say so by letting go of the sender.
+    /// Closes a communicator, and drops the sender when that is done.
     Close(usize, SyncSender<()>),
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Task<N: Nccl> {
 pub(super) struct Job<N: Nccl> {
     pub what: Descriptor,
     pub cuts: Cuts,
-    /// What all ranks call.
+    /// The calls of all ranks.
     pub called: Handle,
     pub memory: N::Memory,
     pub answer: SyncSender<Result<N::Memory, Error>>,
@@ -96,8 +96,7 @@ impl<N: Nccl> Lane<N> {
         self.communicators.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// Has the thread do something. If it is gone, whoever waits for an answer finds that nobody is
-    /// left to give one.
+    /// Queues a task. If the thread is gone, the receiver of the answer finds its sender dropped.
     pub(super) fn have_done(&self, task: Task<N>) {
         if let Some(tasks) = &self.tasks {
             let _ = tasks.send(task);
@@ -121,17 +120,17 @@ impl<N: Nccl> Drop for Lane<N> {
     }
 }
 
-/// A communicator, as the thread knows it.
+/// A communicator as the thread knows it.
 struct Member<N: Nccl> {
     group: ProcessGroup,
-    /// None where it never was, or was aborted.
+    /// `None` if it was never connected or was aborted.
     connected: Option<N::Communicator>,
     first_error: Option<String>,
 }
 
-/// The life of the thread.
+/// Runs the thread's tasks.
 fn serve<N: Nccl>(nccl: &N, inside: &Inside, tasks: &Receiver<Task<N>>) {
-    // Few, so that looking through them takes no time.
+    // Few, so a search costs nothing.
     let mut members: Vec<(usize, Member<N>)> = Vec::new();
     while let Ok(task) = tasks.recv() {
         match task {
@@ -153,12 +152,13 @@ fn serve<N: Nccl>(nccl: &N, inside: &Inside, tasks: &Receiver<Task<N>>) {
                 };
                 match report.send(Ok(())) {
                     Ok(()) => members.push((number, member)),
-                    // Who has given this up knows of nothing to be closed.
+                    // The caller has given this up and will not close it.
                     Err(_) => end(nccl, inside, member),
                 }
             }
             Task::Run(number, job) => {
-                // Without one the answer's end goes with the job and says so.
+                // Without a communicator the answer's sender is dropped with the job, which reports
+                // it.
                 if let Some((_, member)) = members.iter_mut().find(|(own, _)| *own == number) {
                     run(nccl, inside, member, job);
                 }
@@ -200,18 +200,17 @@ fn run<N: Nccl>(nccl: &N, inside: &Inside, member: &mut Member<N>, job: Job<N>) 
         return;
     };
     member.first_error = Some(error.to_string());
-    // NCCL may wait for the ranks of this host to abort, too: they have to know before.
+    // NCCL may also wait for the ranks of this host to abort: they must know first.
     group.abort(&error.to_string());
     let _ = answer.send(Err(error));
     if let Some(connected) = member.connected.take() {
         inside.during(group.patience().limit(), || nccl.abort(connected));
     }
-    // Until here the device may have written to it, which whoever gets it next must not see.
+    // The device may have written to it until here, and the next owner must not see that.
     drop(memory);
 }
 
-/// Takes leave of the ranks of a communicator. NCCL waits for those of this host, which come if
-/// none has failed.
+/// Closes a communicator. NCCL waits for the ranks of this host, which come if none has failed.
 fn end<N: Nccl>(nccl: &N, inside: &Inside, member: Member<N>) {
     let Member {
         group, connected, ..
@@ -225,8 +224,8 @@ fn end<N: Nccl>(nccl: &N, inside: &Inside, member: Member<N>) {
     });
 }
 
-/// Whether all ranks call the same; `ranks` has their numbers in the world, `rank` is this one's in
-/// the group.
+/// Checks that all ranks made the same call. `ranks` has their numbers in the world, `rank` is this
+/// one's in the group.
 fn compare(
     called: &Buffer,
     what: &Descriptor,
@@ -266,8 +265,8 @@ fn carry_out<N: Nccl>(
         return Ok(());
     }
     let limit = group.patience().limit();
-    // Where ranks have not exchanged anything in this way yet, NCCL connects them first, and waits
-    // for those that do not come.
+    // Ranks that have not exchanged anything in this way yet are connected by NCCL first, which
+    // waits for them.
     inside.during(limit, || nccl.enqueue(communicator, what, cuts, memory))?;
     let (begin, mut allowance) = (Instant::now(), Allowance::of(limit));
     loop {

@@ -1,12 +1,13 @@
-//! Collectives on device memory through NVIDIA's NCCL, for ranks that each have a CUDA device of
-//! their own.
+//! Collectives on device memory through NVIDIA's NCCL, for ranks that each have their own CUDA
+//! device.
 //!
-//! `backend::cuda::nccl` has the little of NCCL that is needed, as a trait, and implements it with
-//! the real library; the tests do with host memory. `communicator` and `lane`, the thread of a
-//! device, put around it what NCCL lacks: ranks that call different things get an error that names
-//! both sides, every wait has a time-out, and what fails on one rank ends on all; `call` sees to
-//! calls in which NCCL itself waits. `decide` finds out whether all ranks can. `tensors` brings
-//! Burn's tensors there.
+//! | file | task |
+//! |---|---|
+//! | `backend::cuda::nccl` | the part of NCCL that is needed, as a trait; the tests implement it in host memory |
+//! | `communicator`, `lane` | what NCCL lacks: errors that name both sides, timeouts, failures that end all ranks |
+//! | `call` | calls in which NCCL itself waits |
+//! | `decide` | whether all ranks can use NCCL |
+//! | `tensors` | the same for Burn's tensors |
 
 mod call;
 mod communicator;
@@ -25,10 +26,10 @@ pub(crate) use tensors::{OwnLane, connect};
 
 use crate::backend::cuda::nccl;
 
-/// The version of the NCCL library that is found at run time, such as 2.27.3.
+/// The version of the NCCL library found at run time, such as 2.27.3.
 ///
 /// # Errors
-/// If there is none, or the program is built without CUDA.
+/// Fails if the library is missing or the build has no CUDA.
 pub fn version() -> Result<String, NcclError> {
     Ok(nccl::version_words(nccl::version()?))
 }

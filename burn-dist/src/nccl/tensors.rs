@@ -15,12 +15,12 @@ use crate::bucket::{DeviceCollectives, DeviceHandle, gradient_dtype};
 use crate::collective::Kind;
 use crate::{Cuts, DType, Error, ProcessGroup, ReduceOp};
 
-/// The thread and stream of the one device of a rank, once there is something for them to do.
+/// Thread and stream of a rank's device, once they are needed.
 #[derive(Default)]
 pub(crate) struct OwnLane(Option<Arc<Lane<Library>>>);
 
 impl OwnLane {
-    /// The lane, which is that of this device.
+    /// The lane of this device.
     fn on(&mut self, index: usize) -> Result<Arc<Lane<Library>>, NcclError> {
         match &self.0 {
             Some(lane) => Ok(lane.clone()),
@@ -29,8 +29,8 @@ impl OwnLane {
     }
 }
 
-/// Connects the ranks of `group` through NCCL if each of them computes on a CUDA device of its own;
-/// else says why not. Groups that are given the same `lane` take turns. A collective call.
+/// Connects the ranks of `group` through NCCL if each has its own CUDA device; otherwise returns
+/// the reason. Groups with the same `lane` take turns. A collective call.
 pub(crate) fn connect(
     device: &Device,
     group: &ProcessGroup,
@@ -75,7 +75,7 @@ impl NcclTensors {
         &self.version
     }
 
-    /// Starts a collective, of whose result a part may be all that is wanted.
+    /// Starts a collective; `part` is the wanted part of its result.
     fn start(
         &self,
         (kind, op, bucket): (Kind, Option<ReduceOp>, u32),
@@ -119,10 +119,10 @@ impl DeviceCollectives for NcclTensors {
     }
 }
 
-/// A collective on a tensor, or why it was not started.
+/// A collective on a tensor, or the reason why it did not start.
 struct Waiting {
     started: Result<Started<Memory>, NcclError>,
-    /// What is wanted of the tensor, if not all of it.
+    /// The wanted part of the tensor, if not all of it.
     part: Option<Range<usize>>,
 }
 
@@ -136,8 +136,8 @@ impl DeviceHandle for Waiting {
     }
 }
 
-/// A copy of a part, so that the rest can be given back; of an empty one something, since devices
-/// have no empty memory.
+/// A copy of a part, so that the rest can be freed. An empty part returns one element, since
+/// devices have no empty memory.
 fn own_memory(all: Tensor<1>, part: Range<usize>) -> Tensor<1> {
     let len = part.len().max(1);
     let own = Tensor::empty([len], (&all.device(), all.dtype()));
@@ -147,11 +147,12 @@ fn own_memory(all: Tensor<1>, part: Range<usize>) -> Tensor<1> {
     }
 }
 
-/// Runs every collective on the CUDA device `device` in a world of one rank and compares what comes
-/// out with what went in: whether driver, NCCL and memory work together.
+/// Runs every collective on CUDA device `device` with one rank, and compares the results.
+///
+/// It tests that driver, NCCL and memory work together.
 ///
 /// # Errors
-/// What went wrong.
+/// Describes the failure.
 pub fn self_test(device: &Device) -> Result<String, Error> {
     let index = cuda::index(device).ok_or(NcclError::NoLibrary {
         reason: format!("{device:?} is not a CUDA device"),

@@ -1,4 +1,4 @@
-//! The communicator against a NCCL of threads and host memory.
+//! The communicator with an NCCL of threads and host memory.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ fn options() -> GroupOptions {
     }
 }
 
-/// Runs `work` as every rank, each with its failure; gives what each rank got, and the wire.
+/// Runs `work` as every rank, each with its failure; returns the ranks' results and the wire.
 fn ranks<R: Send>(
     failures: &[Failure],
     work: impl Fn(&ProcessGroup, Communicator<Fake>) -> Result<R, Error> + Sync,
@@ -130,7 +130,7 @@ fn shards_may_be_of_any_length_if_all_ranks_agree() {
     }
 }
 
-/// What rank `rank` has before a collective.
+/// The elements of rank `rank` before a collective.
 fn own(rank: usize, len: usize) -> Vec<f32> {
     (0..len).map(|i| (10 * rank + i % 7) as f32).collect()
 }
@@ -265,7 +265,7 @@ fn a_collective_that_hangs_ends_at_the_time_out_on_all_ranks() {
     assert_eq!(wire.too_late.load(Ordering::SeqCst), 0);
 }
 
-/// Those of one would be taken for those of the other, by this "NCCL".
+/// This "NCCL" would confuse the collectives of the two.
 #[test]
 fn collectives_of_two_communicators_run_in_the_order_in_which_they_were_started() {
     let wire = Wire::new(2);
@@ -285,7 +285,7 @@ fn collectives_of_two_communicators_run_in_the_order_in_which_they_were_started(
                         nccl.start(elements(call, DType::F32, 1), Memory::of(vec![value]))
                     };
                     let (a, b) = (start(&first, i as f32), start(&second, -1.0));
-                    // The ranks wait in different order.
+                    // The ranks wait in different orders.
                     let wait = |started: Started<Memory>| started.wait().unwrap().take();
                     let (a, b) = match group.rank() {
                         0 => (wait(a), wait(b)),
@@ -344,8 +344,8 @@ fn a_refused_call_and_a_rank_that_does_not_come_are_errors_on_all_ranks() {
 
 const PAUSE_OF_A_RANK: Duration = PATIENCE;
 
-/// What [`ranks`] gives, and how long the slowest rank took, with threads that may still be inside
-/// of "NCCL".
+/// The results of [`ranks`] and the time of the slowest rank, with threads that may still be inside
+/// "NCCL".
 fn ranks_with_a_stuck_one(
     failures: &[Failure],
     work: impl Fn(&ProcessGroup, Communicator<Fake>) -> Result<(), Error> + Sync,
@@ -400,7 +400,7 @@ fn a_wait_inside_of_nccl_ends_at_the_time_out() {
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
-/// NCCL waits for the ranks of a host when a communicator ends, and one of them may never come.
+/// NCCL waits for the ranks of a host when a communicator ends, and one may never come.
 #[test]
 fn a_rank_that_does_not_come_to_the_end_is_not_waited_for() {
     let (left, has_left) = std::sync::mpsc::channel();
