@@ -1,11 +1,10 @@
-//! How bytes move between two ranks.
+//! Moves bytes between ranks.
 //!
-//! A transport is an ordered byte stream to and from some ranks, without blocking, so that a
-//! collective can send and receive at once and reduce in between. Some transports can do more: on
-//! one host [`Transport::shared`] gives memory that all ranks have mapped, and collectives that
-//! know it copy nothing.
+//! A transport is an ordered, non-blocking byte stream to and from some ranks, so that a collective
+//! can send and receive at once and reduce in between. On one host [`Transport::shared`] also gives
+//! memory that all ranks have mapped; collectives that use it copy nothing.
 //!
-//! All of them run the same conformance suite (`tests/conformance/`).
+//! All transports run the same conformance suite (`tests/conformance/`).
 
 #[allow(unsafe_code)]
 pub mod shm;
@@ -26,66 +25,70 @@ pub struct Interest {
     pub recv_from: Option<usize>,
 }
 
-/// How far round a ring of `size` members the streams of each reach: 1 is the next one. Of the
-/// others it is as many as it takes for what one member has to reach all in the fewest rounds.
+/// Distances of a member's streams on a ring of `size`. 1 is the next member. The others are those
+/// that data needs to reach all members in the fewest rounds.
 pub(crate) fn distances(size: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1), |distance| Some(distance * 2)).take_while(move |at| *at < size)
 }
 
-/// Ordered byte streams between this rank and its neighbours on the ring, and to and from those
-/// that are 2, 4, 8 and so on away.
+/// Ordered byte streams between this rank and its neighbours on the ring.
+///
+/// It also has streams to and from the ranks that are 2, 4, 8 and so on away.
 pub trait Transport: Send {
-    /// Its name in configurations and messages.
+    /// The name in configurations and messages.
     fn name(&self) -> &'static str;
 
-    /// Sends as many of `bytes` as fit now and says how many: 0 when the stream is full.
+    /// Sends the part of `bytes` that fits now and returns its length: 0 if the stream is full.
     ///
     /// # Errors
-    /// When the stream to that rank is broken, or there is none.
+    /// Fails if the stream to that rank is broken or does not exist.
     fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError>;
 
-    /// Receives what is there now, at most `bytes.len()`, and says how much: 0 when nothing is.
+    /// Receives the bytes that are there and returns their number: 0 if there are none.
     ///
     /// # Errors
-    /// When the stream from that rank is broken or closed, or there is none.
+    /// Fails if the stream from that rank is broken, closed or does not exist.
     fn try_recv(&mut self, from: usize, bytes: &mut [u8]) -> Result<usize, TransportError>;
 
-    /// Sleeps until one of the interests can probably go on, at most `limit`.
+    /// Sleeps until one of the interests can probably proceed, at most `limit`.
     ///
     /// # Errors
-    /// When waiting itself fails.
+    /// Fails if the wait itself fails.
     fn wait(&mut self, interest: Interest, limit: Duration) -> Result<(), TransportError>;
 
-    /// Whether what was sent is on its way without further calls. A collective ends when it is: the
-    /// caller may compute for long before the next one.
+    /// Whether sent bytes travel without further calls.
+    ///
+    /// A collective ends only then: the caller may compute for long before the next one.
     ///
     /// # Errors
-    /// When the stream is broken.
+    /// Fails if the stream is broken.
     fn is_drained(&mut self) -> Result<bool, TransportError> {
         Ok(true)
     }
 
-    /// Says whether all ranks of this host have a processor each. This one may keep its own then
-    /// while it waits for a moment: to be woken takes longer than most waits.
+    /// Tells whether every rank of this host has a CPU of its own.
+    ///
+    /// This rank may then spin for a moment: waking up takes longer than most waits.
     #[doc(hidden)]
     fn set_has_processor(&mut self, has_processor: bool) {
         let _ = has_processor;
     }
 
-    /// What a rank that waits for something else has to do meanwhile, so that what it has sent goes
-    /// on and what is sent to it arrives; nothing where the system sees to that.
+    /// Work that a rank must do while it waits for something else, so that bytes move.
+    ///
+    /// `None` if the system does it.
     #[doc(hidden)]
     fn meanwhile(&self) -> Option<Meanwhile> {
         None
     }
 
-    /// The memory that all ranks of the group have mapped, where there is such a thing.
+    /// The memory that all ranks of the group have mapped, if there is any.
     fn shared(&mut self) -> Option<&mut shm::SharedMemory> {
         None
     }
 }
 
-/// What can go wrong while bytes move or a transport is set up.
+/// An error in moving bytes or in setting up a transport.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
     /// The peer closed its side, or its process is gone.
@@ -96,22 +99,22 @@ pub enum TransportError {
         /// Name of the transport.
         transport: &'static str,
     },
-    /// The operating system refused an operation on the stream to or from a peer.
+    /// The system refused an operation on the stream to or from a peer.
     #[error("{transport} stream with rank {peer}: {action} failed: {source}")]
     Stream {
         /// The rank at the other end.
         peer: usize,
         /// Name of the transport.
         transport: &'static str,
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A collective asked for a stream that the transport does not keep.
+    /// A collective used a stream that the transport does not have.
     #[error("there is no {transport} stream to rank {peer}")]
     NoStream {
-        /// The rank asked for.
+        /// The requested rank.
         peer: usize,
         /// Name of the transport.
         transport: &'static str,
@@ -121,25 +124,25 @@ pub enum TransportError {
     Setup {
         /// Name of the transport.
         transport: &'static str,
-        /// What was tried.
+        /// The operation.
         action: String,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Setting the transport up failed on another rank, or a peer did not follow the protocol.
+    /// Setup failed on another rank, or a peer did not follow the protocol.
     #[error("setting up the {transport} transport: rank {rank}: {reason}")]
     Peer {
         /// Name of the transport.
         transport: &'static str,
         /// The rank at fault.
         rank: usize,
-        /// What it reported or did.
+        /// The rank's message or mistake.
         reason: String,
     },
 }
 
 impl TransportError {
-    /// The rank that it is about, if it is about one.
+    /// The rank that the error names, if it names one.
     pub(crate) fn peer(&self) -> Option<usize> {
         match self {
             Self::Closed { peer, .. } | Self::Stream { peer, .. } | Self::NoStream { peer, .. } => {
@@ -150,7 +153,7 @@ impl TransportError {
         }
     }
 
-    /// The same error with the ranks that it names under other numbers.
+    /// The error with its ranks renumbered by `name`.
     pub(crate) fn renamed(mut self, name: impl Fn(usize) -> usize) -> Self {
         match &mut self {
             Self::Closed { peer, .. } | Self::Stream { peer, .. } | Self::NoStream { peer, .. } => {

@@ -1,7 +1,7 @@
 //! How long a rank may wait, and what else ends the wait.
 //!
-//! Every wait of every transport goes through a [`Watch`], so that a dead or silent peer becomes
-//! an error within the time-out wherever it happens.
+//! Every wait of every transport goes through a [`Watch`], so that a dead or silent peer becomes an
+//! error within the timeout.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,47 +11,46 @@ use std::time::{Duration, Instant};
 use crate::deadline::Allowance;
 use crate::wire::{Fault, FaultBoard};
 
-/// The longest a rank sleeps before it looks at the fault board and the clock again.
+/// Longest sleep before a rank checks the fault board and the clock again.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// The same where the wait has something to do meanwhile.
+/// The same if the wait has work to do meanwhile.
 const BUSY_SLICE: Duration = Duration::from_millis(2);
 
-/// How long what a peer sent before it left may still be on its way without any of it arriving.
+/// How long bytes of a peer that has left may still be in flight while none arrive.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A deadline and the news of failed peers, for one collective.
 pub struct Watch {
     clock: Rc<Clock>,
     faults: FaultBoard,
-    /// By rank in the group: the rank in the world, which is what `faults` goes by.
+    /// The rank in the world, as in `faults`, by rank in the group.
     ranks: Arc<[usize]>,
     meanwhile: Option<Meanwhile>,
 }
 
-/// Who is asked at the end of a wait whether it may go on.
+/// Decides at the end of a wait whether it may go on.
 #[derive(Clone)]
 pub(crate) struct Appeal {
-    /// Of the collective.
+    /// Number of the collective.
     pub sequence: u64,
-    /// The most time that may be added.
+    /// Largest extra time.
     pub most: Duration,
-    /// Whether all that have not come to the collective of this sequence number are late for a good
-    /// reason.
+    /// Whether all ranks that have not reached this collective are late for a good reason.
     pub judge: Arc<dyn Fn(u64) -> bool + Send + Sync>,
 }
 
-/// What somebody who waits has to do again and again.
+/// Work that a waiter must do repeatedly.
 pub(crate) type Meanwhile = Rc<dyn Fn()>;
 
-/// What is left of the time that a collective has.
+/// Remaining time of a collective.
 struct Clock {
     allowance: Cell<Allowance>,
-    /// What it was at first, and what was added.
+    /// The initial time, and the extra time.
     limit: Duration,
     added: Cell<Duration>,
     appeal: Option<Appeal>,
-    /// A peer that has left, and how long it is still waited for.
+    /// A peer that has left, and how long to wait for it still.
     farewell: Cell<Option<(usize, Allowance)>>,
 }
 
@@ -64,7 +63,7 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// Why a wait ended without what it waited for.
+/// The reason why a wait ended without success.
 #[derive(Clone, Debug)]
 pub enum Interrupt {
     /// The deadline passed.
@@ -74,8 +73,9 @@ pub enum Interrupt {
 }
 
 impl Watch {
-    /// A watch over a group that ends `limit` from now, or as soon as `faults` knows of a failed
-    /// rank. `ranks` has the number in the world of every rank of the group.
+    /// A watch over a group. It ends `limit` from now, or as soon as `faults` has a failed rank.
+    ///
+    /// `ranks` has the number in the world of every rank of the group.
     pub fn new(limit: Duration, faults: FaultBoard, ranks: Arc<[usize]>) -> Self {
         let clock = Clock {
             allowance: Cell::new(Allowance::of(limit)),
@@ -92,7 +92,8 @@ impl Watch {
         }
     }
 
-    /// The same watch, which asks there when its time is over; for one of which no other was made.
+    /// The watch with an appeal at the end of its time. No other watch may have been derived from
+    /// it yet.
     pub(crate) fn appealing(mut self, appeal: Appeal) -> Self {
         if let Some(clock) = Rc::get_mut(&mut self.clock) {
             clock.appeal = Some(appeal);
@@ -100,13 +101,12 @@ impl Watch {
         self
     }
 
-    /// How long the collective may take, with what was added for ranks that are late for a good
-    /// reason.
+    /// Timeout of the collective, including extra time for ranks that are late for a good reason.
     pub(crate) fn limit(&self) -> Duration {
         self.clock.limit.saturating_add(self.clock.added.get())
     }
 
-    /// The same watch, with the same time left, over some of the ranks, which count from 0 among
+    /// The watch with the same remaining time for some of the ranks, which count from 0 among
     /// themselves.
     pub(crate) fn among(&self, ranks: &[usize]) -> Self {
         let in_world = |rank: &usize| self.ranks.get(*rank).copied().unwrap_or(*rank);
@@ -118,7 +118,7 @@ impl Watch {
         }
     }
 
-    /// The same watch, which does that in every wait.
+    /// The watch with work to do in every wait.
     pub(crate) fn doing(&self, meanwhile: Option<Meanwhile>) -> Self {
         Self {
             clock: self.clock.clone(),
@@ -128,20 +128,21 @@ impl Watch {
         }
     }
 
-    /// How long to sleep at most before asking again, while waiting for `peer`.
+    /// Longest sleep before the next check, while waiting for `peer`.
     ///
     /// # Errors
-    /// When the wait is over: a rank failed, `peer` left, or the deadline passed.
+    /// Fails if the wait is over: a rank failed, `peer` left, or the deadline passed.
     pub fn slice(&self, peer: usize) -> Result<Duration, Interrupt> {
         self.slice_at(Instant::now(), peer)
     }
 
-    /// Bytes have moved: what a peer has sent before it left still comes.
+    /// Notes that bytes have moved: those that a peer sent before it left still arrive.
     pub fn moved(&self) {
         self.clock.farewell.set(None);
     }
 
-    /// As much time as at first, if there is a good reason and not too much was added before.
+    /// The extra time: the initial time again, if there is a good reason and not too much was
+    /// added.
     fn add_time(&self) -> Duration {
         let Some(appeal) = &self.clock.appeal else {
             return Duration::ZERO;
@@ -152,7 +153,7 @@ impl Watch {
             return Duration::ZERO;
         }
         self.clock.added.set(added + more);
-        // Asking took time, too.
+        // The question took time too.
         self.clock.allowance.set(Allowance::of(more));
         more
     }

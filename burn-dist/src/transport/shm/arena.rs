@@ -1,8 +1,8 @@
-//! The layout of the shared memory that each rank brings to the group: its flags, its slots for
-//! messages in private memory, and its byte streams to every other rank.
+//! Layout of the shared memory of each rank: its flags, its slots for messages in private memory,
+//! and its byte streams to every other rank.
 //!
-//! Only the owner posts its flags and writes its streams; peers post nothing there but the bell
-//! and the read positions of the streams that come to them.
+//! Only the owner posts its flags and writes its streams. Peers write only the bell and the read
+//! positions of the streams that come to them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,14 +18,14 @@ pub(super) const SLOT: usize = 512 * 1024;
 /// Bytes in flight on one stream. A power of two.
 pub(super) const STREAM: usize = 512 * 1024;
 
-/// What a rank says of the collective it enters; the transport only compares it.
+/// A rank's description of the collective that it enters; the transport only compares it.
 pub(crate) type Announcement = [u64; 4];
 
-/// Each flag alone on its pair of cache lines, since neighbours are fetched in pairs.
+/// Each flag has its own pair of cache lines, since CPUs fetch neighbours in pairs.
 #[repr(C, align(128))]
 pub(super) struct Aligned(pub Flag);
 
-/// The entry flag, with what the rank enters beside it: one transfer brings both.
+/// The entry flag, with the rank's announcement beside it: one transfer brings both.
 #[repr(C, align(128))]
 pub(super) struct Entry {
     pub flag: Flag,
@@ -33,8 +33,8 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Says what is entered as number `epoch`. Two places suffice: nobody enters a collective
-    /// before everybody has read what the one before the last was.
+    /// Stores the announcement number `epoch`. Two places suffice: no rank enters a collective
+    /// before all ranks have read the announcement before the last one.
     pub fn describe(&self, epoch: u32, descriptor: Announcement) {
         let place = &self.descriptors[(epoch & 1) as usize];
         for (word, value) in place.iter().zip(descriptor) {
@@ -42,14 +42,14 @@ impl Entry {
         }
     }
 
-    /// What was entered as number `epoch`.
+    /// The announcement number `epoch`.
     pub fn described(&self, epoch: u32) -> Announcement {
         let place = &self.descriptors[(epoch & 1) as usize];
         [0, 1, 2, 3].map(|word| place[word].load(Ordering::Relaxed))
     }
 }
 
-/// Bytes written to, and read from, a stream since the start.
+/// Bytes written to, or read from, a stream since the start.
 #[repr(C, align(128))]
 pub(super) struct Position(pub AtomicU64);
 
@@ -58,7 +58,7 @@ pub(super) struct Position(pub AtomicU64);
 pub(super) struct Head {
     pub enter: Entry,
     pub done: Aligned,
-    /// Rung by peers when one of this rank's streams can go on.
+    /// Rung by peers when one of this rank's streams can proceed.
     pub bell: Aligned,
     /// Chunks put into the slots, and reduced, since the start.
     pub filled: Aligned,
@@ -81,7 +81,7 @@ const STREAM_SIZE: usize = size_of::<StreamHead>() + STREAM;
 pub(super) struct Arena(Mapping);
 
 impl Arena {
-    /// Bytes that each of `size` ranks brings.
+    /// Bytes of each arena in a group of `size` ranks.
     pub const fn bytes(size: usize) -> usize {
         STREAMS_AT + size * STREAM_SIZE
     }
@@ -97,7 +97,7 @@ impl Arena {
     }
 
     pub fn head(&self) -> &Head {
-        // SAFETY: the mapping is page aligned, long enough, and `Head` consists of atomics, for
+        // SAFETY: the mapping is page aligned and long enough. `Head` consists of atomics, for
         // which every bit pattern is valid and which may be shared.
         unsafe { &*self.0.as_ptr().cast() }
     }
@@ -117,8 +117,8 @@ impl Arena {
         let at = STREAMS_AT + to * STREAM_SIZE;
         assert!(at + STREAM_SIZE <= self.0.len(), "stream to rank {to}");
         let start = self.at(at);
-        // SAFETY: in bounds by the assertion, aligned because every part before has a multiple of
-        // 128 bytes, and `StreamHead` consists of atomics.
+        // SAFETY: in bounds by the assertion; aligned because every part before has a multiple of
+        // 128 bytes. `StreamHead` consists of atomics.
         (
             unsafe { &*start.cast() },
             self.at(at + size_of::<StreamHead>()),

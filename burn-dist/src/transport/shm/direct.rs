@@ -1,11 +1,11 @@
 //! Collectives on registered buckets: no copy, two synchronisations.
 //!
-//! All-reduce: everybody enters; every rank takes its shard of all mappings, reduces it and writes
-//! the result to all mappings; everybody leaves. There is no gather phase, no line is read twice,
+//! All-reduce: all ranks enter. Every rank reads its shard from all mappings, reduces it and writes
+//! the result to all mappings. All ranks leave. There is no gather phase, no line is read twice,
 //! and the result is bit-identical on all ranks.
 //!
-//! Where the ranks of one host are some of many, sums come and go on the way: [`Opened`] gives what
-//! is done here in pieces.
+//! If the host's ranks are only some of all, sums arrive and leave on the way: [`Opened`] gives
+//! access to the pieces.
 
 use std::ops::Range;
 
@@ -15,8 +15,7 @@ use crate::reduce;
 use crate::shard::summands;
 
 impl SharedMemory {
-    /// Reduces this rank's `shard`, in bytes, of the bucket, on all ranks; the other ranks do the
-    /// same with theirs.
+    /// Reduces this rank's `shard` of the bucket, in bytes, for all ranks; each rank does its own.
     pub(crate) fn reduce_shard(
         &mut self,
         descriptor: Announcement,
@@ -27,15 +26,15 @@ impl SharedMemory {
     ) -> Result<(), Stop> {
         self.enter(descriptor, watch)?;
         if !shard.is_empty() {
-            // SAFETY: all ranks have entered this collective with this bucket, so none uses its
-            // memory but for its own shard of it, and shards don't overlap.
+            // SAFETY: all ranks have entered this collective with this bucket, so each uses only
+            // its own shard of the memory, and shards do not overlap.
             let mut parts = unsafe { self.parts(bucket, &shard) };
             reduce::all(dtype, op, &mut parts);
         }
         self.finish(watch)
     }
 
-    /// Copies to this rank, for every peer, the range of bytes that `owned` says is the peer's.
+    /// Copies to this rank the bytes `owned(peer)` of every peer.
     pub(crate) fn gather_slices(
         &mut self,
         descriptor: Announcement,
@@ -47,16 +46,16 @@ impl SharedMemory {
         let mappings = bucket.mappings.clone();
         for peer in self.peers() {
             let range = owned(peer);
-            // SAFETY: between entry and the end every rank only reads what it owns of its own
-            // mapping, and writes only the ranges that it does not own.
+            // SAFETY: between entry and the end every rank only reads the range that it owns in its
+            // own mapping, and writes only ranges that it does not own.
             let from = unsafe { slice(&mappings[peer], &range) };
             bucket.bytes_mut()[range].copy_from_slice(from);
         }
         self.finish(watch)
     }
 
-    /// A bucket whose ranges the ranks have divided among themselves, for as long as all of them
-    /// are in the collective that they have `entered`, until [`finish`](Self::finish).
+    /// Opens a bucket whose ranges the ranks have divided among themselves, while all of them are
+    /// in the collective that they have `entered`, until [`finish`](Self::finish).
     pub(crate) fn open<'a>(
         &'a self,
         entered: Entered,
@@ -68,7 +67,7 @@ impl SharedMemory {
         Opened { bucket, results }
     }
 
-    /// The same range of every rank's mapping of a bucket, in the order in which the ranks' parts
+    /// The same range in every rank's mapping of a bucket, in the order in which the ranks' parts
     /// of this rank's shard are added.
     ///
     /// # Safety
@@ -81,23 +80,23 @@ impl SharedMemory {
     ) -> Vec<&'a mut [u8]> {
         let mappings = &bucket.mappings;
         summands(self.rank, self.size())
-            // SAFETY: exclusive as the caller promises.
+            // SAFETY: the caller promises exclusive access.
             .map(|rank| unsafe { slice_mut(&mappings[rank], range) })
             .collect()
     }
 }
 
-/// Whose the results are.
+/// The owners of the results.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Results {
-    /// Those of all ranks.
+    /// All ranks get all results.
     Everybodys,
-    /// Those of the rank that computes them.
+    /// The rank that computes a result keeps it.
     Owners,
 }
 
-/// See [`SharedMemory::open`]. A rank names ranges, in bytes, that are its own in this collective,
-/// whichever rank's mapping they are in, and no others.
+/// An open bucket; see [`SharedMemory::open`]. A rank only names ranges, in bytes, that are its own
+/// in this collective, in any rank's mapping.
 pub(crate) struct Opened<'a> {
     bucket: &'a mut Region,
     results: Results,
@@ -106,29 +105,29 @@ pub(crate) struct Opened<'a> {
 impl Opened<'_> {
     /// Bytes of this rank's mapping.
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        // SAFETY: the other ranks don't write to a range of this rank's.
+        // SAFETY: the other ranks do not write to a range of this rank.
         unsafe { slice(self.bucket.own(), &range) }
     }
 
-    /// The same, to be written to.
+    /// Bytes of this rank's mapping, for writing.
     pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
-        // SAFETY: the other ranks don't use a range of this rank's, and this is the only view of it
+        // SAFETY: the other ranks do not use a range of this rank, and this is the only view of it
         // here.
         unsafe { slice_mut(self.bucket.own(), &range) }
     }
 
     /// Bytes of a rank's mapping.
     pub(crate) fn of(&self, range: &Range<usize>, rank: usize) -> &[u8] {
-        // SAFETY: as in `bytes`; what other ranks have brought there lies still.
+        // SAFETY: as in `bytes`; other ranks do not change their bytes in this range.
         unsafe { slice(&self.bucket.mappings[rank], range) }
     }
 
-    /// Bytes of some ranks' mappings.
+    /// Bytes of several ranks' mappings.
     pub(crate) fn parts(&self, range: &Range<usize>, ranks: &[usize]) -> Vec<&[u8]> {
         ranks.iter().map(|rank| self.of(range, *rank)).collect()
     }
 
-    /// Gives all ranks what this rank's mapping has in that range, if the results are everybody's.
+    /// Copies this range of this rank's mapping to all ranks, if the results are everybody's.
     pub(crate) fn hand_out(&mut self, range: Range<usize>) {
         if self.results == Results::Owners || range.is_empty() {
             return;
@@ -136,7 +135,7 @@ impl Opened<'_> {
         let result = self.bytes(range.clone());
         let mappings = self.bucket.mappings.iter().enumerate();
         for (_, theirs) in mappings.filter(|(rank, _)| *rank != self.bucket.rank) {
-            // SAFETY: nobody else uses the range of their mapping; mappings don't overlap.
+            // SAFETY: nobody else uses the range of their mappings, and mappings do not overlap.
             unsafe { slice_mut(theirs, &range) }.copy_from_slice(result);
         }
     }
@@ -146,7 +145,7 @@ impl Opened<'_> {
 /// Nobody may write to the range while the slice lives.
 unsafe fn slice<'a>(mapping: &'a Mapping, range: &Range<usize>) -> &'a [u8] {
     assert!(range.start <= range.end && range.end <= mapping.len());
-    // SAFETY: in bounds; unchanged as the caller promises.
+    // SAFETY: in bounds; the caller promises that it does not change.
     unsafe { std::slice::from_raw_parts(mapping.as_ptr().add(range.start), range.len()) }
 }
 
@@ -158,6 +157,6 @@ unsafe fn slice<'a>(mapping: &'a Mapping, range: &Range<usize>) -> &'a [u8] {
 )]
 unsafe fn slice_mut<'a>(mapping: &'a Mapping, range: &Range<usize>) -> &'a mut [u8] {
     assert!(range.start <= range.end && range.end <= mapping.len());
-    // SAFETY: in bounds; exclusive as the caller promises.
+    // SAFETY: in bounds; the caller promises exclusive access.
     unsafe { std::slice::from_raw_parts_mut(mapping.as_ptr().add(range.start), range.len()) }
 }

@@ -1,9 +1,8 @@
 //! A counter in shared memory that one rank raises and others wait for.
 //!
-//! Spin first, because the peer is usually there within a microsecond; then sleep in the kernel,
-//! because next to other work on the same processors a spinning rank keeps the one it waits for
-//! from running. Measured against `sched_yield`, which costs a millisecond per hop beside a
-//! foreign load.
+//! A waiter spins first, because the peer is usually there within a microsecond. Then it sleeps in
+//! the kernel: if CPUs are shared, a spinning rank keeps the rank it waits for from running.
+//! `sched_yield` instead costs a millisecond per hop beside other load.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,12 +12,12 @@ use rustix::time::Timespec;
 use super::Stop;
 use crate::transport::Watch;
 
-/// Rounds of spinning when every rank of the host has a processor of its own (some 20 µs), and
-/// when they share.
+/// Rounds of spinning if every rank of the host has a CPU of its own (some 20 µs), and if they
+/// share CPUs.
 const SPIN_ALONE: u32 = 2000;
 const SPIN_SHARED: u32 = 100;
 
-/// How many rounds a rank should spin that has a processor alone, or shares it.
+/// Number of rounds to spin, for a rank with or without its own CPU.
 pub(super) fn spin_rounds(has_processor: bool) -> u32 {
     match has_processor {
         true => SPIN_ALONE,
@@ -26,7 +25,7 @@ pub(super) fn spin_rounds(has_processor: bool) -> u32 {
     }
 }
 
-/// An epoch and the number of sleepers. Counts modulo 2³²: epochs are compared by distance.
+/// An epoch and the number of sleepers. It counts modulo 2³²: epochs are compared by distance.
 #[repr(C)]
 pub(super) struct Flag {
     epoch: AtomicU32,
@@ -34,26 +33,26 @@ pub(super) struct Flag {
 }
 
 impl Flag {
-    /// The epoch it stands at.
+    /// The current epoch.
     pub fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Whether it has come to `epoch`.
+    /// Whether it has reached `epoch`.
     pub fn reached(&self, epoch: u32) -> bool {
         self.epoch().wrapping_sub(epoch).cast_signed() >= 0
     }
 
-    /// Sets it to `epoch` and wakes whoever sleeps. Everything written before is visible to who
-    /// sees the epoch.
+    /// Sets it to `epoch` and wakes the sleepers. Earlier writes are visible to a thread that sees
+    /// the epoch.
     pub fn post(&self, epoch: u32) {
-        // Sequentially consistent with the pair in `sleep`: either the sleeper sees the epoch or
-        // we see the sleeper.
+        // Sequentially consistent with the pair in `sleep`: either the sleeper sees the epoch or we
+        // see the sleeper.
         self.epoch.swap(epoch, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Raises it by one: for flags that several ranks ring.
+    /// Raises it by one, for flags that several ranks ring.
     pub fn ring(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         self.wake();
@@ -66,7 +65,7 @@ impl Flag {
         }
     }
 
-    /// Waits until rank `owner` has brought it to `epoch`.
+    /// Waits until rank `owner` has raised it to `epoch`.
     pub fn wait(&self, owner: usize, epoch: u32, spin: u32, watch: &Watch) -> Result<(), Stop> {
         for _ in 0..spin {
             if self.reached(epoch) {
@@ -90,7 +89,7 @@ impl Flag {
         }
     }
 
-    /// Sleeps while it stands at `epoch`, at most `limit`.
+    /// Sleeps while the epoch is `epoch`, at most `limit`.
     pub fn sleep(&self, epoch: u32, limit: std::time::Duration) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         if self.epoch.load(Ordering::SeqCst) == epoch {
@@ -98,7 +97,7 @@ impl Flag {
                 tv_sec: 0,
                 tv_nsec: 0,
             });
-            // Woken, interrupted, timed out or changed meanwhile: the caller looks again.
+            // Woken, interrupted, timed out or changed: the caller looks again.
             let _ = futex::wait(&self.epoch, futex::Flags::empty(), epoch, Some(&limit));
         }
         self.waiters.fetch_sub(1, Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! Memory that several processes of one host have mapped.
 //!
-//! Each piece is a memfd: no name in any file system, so nothing is left behind however a process
-//! ends. Peers open it through `/proc/<pid>/fd`, which the kernel allows to the same user only,
-//! and check a nonce that they were told over the authenticated control connection.
+//! Each piece is a memfd. It has no name in any file system, so nothing is left behind however a
+//! process ends. Peers open it through `/proc/<pid>/fd`, which the kernel allows to the same user
+//! only, and check a nonce that they received over the authenticated control connection.
 
 use std::io;
 use std::ops::Range;
@@ -62,14 +62,14 @@ pub(super) struct Mapping {
 
 // SAFETY: the mapping is plain memory, valid in every thread of the process until it is dropped.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; who may touch which bytes when is the business of the methods' callers.
+// SAFETY: as above; the callers of the methods ensure who may touch which bytes when.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Makes `len` bytes of zeros (rounded up to cache lines) and the file that peers can open as
-    /// long as it is open. With `prefault` the pages are there when this returns, so that the
-    /// first collective does not pay for them and lack of memory is an error here, not a signal
-    /// there.
+    /// Allocates `len` zeroed bytes (rounded up to cache lines), and the file that peers can open
+    /// as long as it is open. With `prefault` the pages exist when this returns. Then the first
+    /// collective does not pay for them, and lack of memory is an error here instead of a signal
+    /// later.
     pub fn create(len: usize, prefault: bool) -> io::Result<(Self, OwnedFd, Ticket)> {
         let len = len.max(1).next_multiple_of(TRAILER);
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
@@ -94,8 +94,8 @@ impl Mapping {
         Ok((mapping, file, ticket))
     }
 
-    /// Maps what `ticket` names in another process (or this one). `len` is what the caller
-    /// expects it to hold. The pages of the ranges `prefault` are there when this returns.
+    /// Maps the memory that `ticket` names in another process (or this one). `len` is its expected
+    /// length. The pages of the ranges `prefault` exist when this returns.
     pub fn open(ticket: &Ticket, len: usize, prefault: &[Range<usize>]) -> io::Result<Self> {
         let len = len.max(1).next_multiple_of(TRAILER);
         if ticket.len != len as u64 {
@@ -125,7 +125,7 @@ impl Mapping {
 
     fn map(file: &OwnedFd, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the file has that length
+        // SAFETY: a fresh mapping at an address that the kernel chooses; the file has that length
         // and is sealed against shrinking.
         let start = unsafe {
             rustix::mm::mmap(
@@ -156,7 +156,7 @@ impl Mapping {
             )
         };
         match populated {
-            // Kernels before 5.14 don't know the advice: then the first use pays.
+            // Kernels before 5.14 do not know the advice; the first use then pays.
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -164,8 +164,8 @@ impl Mapping {
 
     #[allow(clippy::mut_from_ref)]
     fn trailer(&self) -> &mut [u8; 16] {
-        // SAFETY: inside the mapping, and nobody but `create` and `open` looks at it, each once,
-        // `open` only after the ticket that `create` returned has travelled.
+        // SAFETY: inside the mapping. Only `create` and `open` use it, each once, and `open` only
+        // after the ticket that `create` returned has travelled.
         unsafe { &mut *self.start.as_ptr().add(self.len).cast() }
     }
 
@@ -182,8 +182,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map`, and nothing borrowed from it outlives it. A
-        // failure would only leave it mapped.
+        // SAFETY: `map` mapped the range, and nothing borrowed from it outlives it. A failure would
+        // only leave it mapped.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len + TRAILER) };
     }
 }

@@ -1,9 +1,8 @@
-//! Ranks of one host that share memory.
+//! Shared memory between the ranks of one host.
 //!
-//! Two things in one: a [`Transport`] whose streams are rings in shared memory, so that every
-//! algorithm runs on it, and [`SharedMemory`], whole collectives that work directly on memory that
-//! all ranks have mapped (`direct` on registered buckets, `slots` and `small` on private
-//! memory). All `unsafe` code of the crate is in this folder.
+//! It is two things: a [`Transport`] whose streams are rings in shared memory, so that every
+//! algorithm runs on it; and [`SharedMemory`], collectives that work directly on memory that all
+//! ranks have mapped (`direct` on registered buckets, `slots` and `small` on private memory).
 
 mod arena;
 mod direct;
@@ -29,11 +28,13 @@ use mapping::{Mapping, Ticket};
 
 const NAME: &str = "shm";
 
-/// This rank's part of a registered bucket. Its bytes are this rank's alone while it holds the
-/// region; while the buffer is in a collective, the collective's owners of each slice write there.
+/// This rank's part of a registered bucket.
+///
+/// Its bytes are this rank's alone while it holds the region. While the buffer is in a collective,
+/// each slice's owner writes to it.
 pub struct Region {
-    /// One for each rank. They go with the region: peers have mappings of their own, which they may
-    /// still read.
+    /// One for each rank. They are dropped with the region: peers have mappings of their own and
+    /// may still read them.
     mappings: Arc<Vec<Mapping>>,
     rank: usize,
     bucket: usize,
@@ -50,8 +51,8 @@ impl Region {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping has that many bytes. Peers write to them only inside a collective
-        // that all ranks have entered with this bucket, and to enter it the buffer that owns this
-        // region has to be moved in or borrowed mutably.
+        // that all ranks have entered with this bucket. To enter it, the buffer that owns this
+        // region is moved in or borrowed mutably.
         unsafe { std::slice::from_raw_parts(self.own().as_ptr(), self.own().len()) }
     }
 
@@ -61,18 +62,18 @@ impl Region {
     }
 }
 
-/// Why a collective on shared memory stopped.
+/// The reason why a collective on shared memory stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// This rank did not come, or stayed away too long.
     Waiting { rank: usize, interrupt: Interrupt },
-    /// This rank entered something else.
+    /// This rank entered another collective.
     Mismatch { rank: usize, theirs: Announcement },
-    /// The memory could not be had.
+    /// The memory could not be allocated or mapped.
     Setup(TransportError),
 }
 
-/// That all ranks are in one collective, the one of that number.
+/// Proof that all ranks are in the collective with this number.
 #[derive(Debug)]
 pub(crate) struct Entered(u32);
 
@@ -81,7 +82,7 @@ pub struct SharedMemory {
     rank: usize,
     spin: u32,
     arenas: Vec<Arena>,
-    /// Registered buckets, of which those that are gone keep their number.
+    /// Registered buckets. Dropped ones keep their number.
     buckets: Vec<Weak<Vec<Mapping>>>,
     entered: u32,
     finished: u32,
@@ -91,16 +92,16 @@ pub struct SharedMemory {
 /// A rank's own arena, before the peers have mapped it.
 pub struct Offer {
     mapping: Mapping,
-    /// Peers open the memory through this descriptor: it must stay open until they have.
+    /// Peers open the memory through this descriptor, so it stays open until they have.
     file: OwnedFd,
     ticket: Ticket,
 }
 
 impl Offer {
-    /// Makes this rank's arena for a group of `size` ranks.
+    /// Allocates this rank's arena for a group of `size` ranks.
     ///
     /// # Errors
-    /// When the system gives no shared memory.
+    /// Fails if the system has no shared memory left.
     pub fn new(size: usize) -> io::Result<Self> {
         let (mapping, file, ticket) = Mapping::create(Arena::bytes(size), false)?;
         Ok(Self {
@@ -110,16 +111,19 @@ impl Offer {
         })
     }
 
-    /// What the peers need to find it.
+    /// The bytes that peers need to find it.
     pub fn ticket(&self) -> Vec<u8> {
         self.ticket.encode().to_vec()
     }
 
-    /// Maps the arenas of all ranks. The offer must outlive the call on every other rank, so the
-    /// caller exchanges a word afterwards.
+    /// Maps the arenas of all ranks.
+    ///
+    /// The offer must outlive this call on every other rank, so the caller exchanges a message
+    /// afterwards.
     ///
     /// # Errors
-    /// Names the rank whose memory could not be opened: another user's, or not on this host.
+    /// Names the rank whose memory could not be opened: it belongs to another user, or is not on
+    /// this host.
     pub fn accept(
         self,
         rank: usize,
@@ -148,7 +152,7 @@ impl Offer {
     }
 }
 
-/// The process that has made the memory of a ticket.
+/// The process that made the memory of a ticket.
 pub(crate) fn process_of(ticket: &[u8]) -> Option<Pid> {
     Ticket::decode(ticket)?.process()
 }
@@ -174,8 +178,8 @@ impl SharedMemory {
         self.arenas.len()
     }
 
-    /// Says what this rank enters and waits until everybody has entered the same: the barrier
-    /// before every collective, and the place where ranks that disagree find out.
+    /// Announces the collective that this rank enters, and waits until all have entered the same.
+    /// This is the barrier before every collective, and finds ranks that disagree.
     pub(crate) fn enter(
         &mut self,
         descriptor: Announcement,
@@ -211,18 +215,19 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// All other ranks, the next one first, so that not all of them look at the same flag.
+    /// All other ranks, the next one first, so that not all ranks poll the same flag.
     fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let (rank, size) = (self.rank, self.size());
         (1..size).map(move |distance| (rank + distance) % size)
     }
 
-    /// Makes a bucket of `len` bytes that all ranks map. Of those of its peers a rank touches only
-    /// the parts that it reduces, `mine`, so no more of them counts as its own memory. All ranks
-    /// call it.
+    /// Allocates a bucket of `len` bytes that all ranks map. All ranks call it.
+    ///
+    /// A rank touches only the parts `mine` of its peers' memory, those that it reduces, so only
+    /// they count as its own memory.
     ///
     /// # Errors
-    /// Names the rank that had no memory for it or could not map a peer's.
+    /// Names the rank that is out of memory or could not map a peer's.
     pub(crate) fn register(
         &mut self,
         descriptor: Announcement,
@@ -248,7 +253,7 @@ impl SharedMemory {
             });
             Ok((mappings.collect::<Result<Vec<_>, TransportError>>()?, file))
         });
-        // The files are closed after this exchange: by then every rank has opened them.
+        // The files are closed after this exchange: every rank has then opened them.
         let fine = self.exchange(descriptor, &[u8::from(opened.is_ok())], watch)?;
         let (mappings, _files) = opened.map_err(Stop::Setup)?;
         if let Some(rank) = fine.iter().position(|word| word != &[1]) {

@@ -1,6 +1,6 @@
-//! All-reduce of private memory: chunks go through a ring of slots in three stages at once. Each
-//! rank copies in the slices that others own, the owner reduces its slice and writes the result
-//! back into every peer's slot, and each rank copies the results out.
+//! All-reduce of private memory: chunks go through a ring of slots in three overlapping stages.
+//! Each rank copies in the slices that others own; the owner reduces its slice and writes the
+//! result into every peer's slot; each rank copies the results out.
 
 use std::ops::Range;
 
@@ -10,11 +10,11 @@ use crate::element::{DType, ReduceOp};
 use crate::reduce;
 use crate::shard::{pieces, summands};
 
-/// With two ranks a chunk of this size and its copy stay in the second-level cache; more ranks
-/// need larger ones, or synchronisation costs more than it saves.
+/// With two ranks a chunk of this size and its copy stay in the L2 cache. More ranks need larger
+/// chunks, or synchronisation costs more than it saves.
 const CHUNK_OF_TWO: usize = 128 * 1024;
 
-// Three chunks are under way at once; the fourth slot lets the fastest rank begin the next.
+// Three chunks are in flight at once; the fourth slot lets the fastest rank begin the next.
 const _: () = assert!(SLOTS >= 4 && CHUNK_OF_TWO <= SLOT);
 
 impl SharedMemory {
@@ -60,7 +60,7 @@ impl SharedMemory {
         for peer in self.peers() {
             let slice = slice_of(data.len(), self.size(), peer);
             // SAFETY: a chunk has at most SLOT bytes. The slot is free: this rank has taken the
-            // results of the chunk that was there, after every peer had posted that it was done.
+            // results of the previous chunk in it after every peer had posted that it was done.
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     data[slice.clone()].as_ptr(),
@@ -98,7 +98,7 @@ impl SharedMemory {
             let mut mine = Some(&mut data[piece.clone()]);
             let part = |rank: usize| {
                 let own = mine.take_if(|_| rank == self.rank);
-                // SAFETY: within the slot; its owner has posted that it is filled and does not
+                // SAFETY: within the slot. Its owner has posted that it is filled, and does not
                 // touch this rank's slice before this rank has posted that it is reduced.
                 own.unwrap_or_else(|| unsafe {
                     let start = self.arenas[rank]

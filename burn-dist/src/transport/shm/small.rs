@@ -1,5 +1,5 @@
-//! Small messages: everybody writes into its own slot, enters, and reads all slots. One hop, and
-//! no barrier after it, because slots alternate: a rank can be at most one collective ahead.
+//! Small messages: each rank writes into its own slot, enters, and reads all slots. One hop, and no
+//! barrier after it: slots alternate, because a rank can be at most one collective ahead.
 
 use super::{Announcement, SMALL, SharedMemory, Stop, Watch};
 use crate::element::{DType, ReduceOp};
@@ -28,7 +28,7 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Every rank's `payload`, in rank order; all of the same length, at most [`SMALL`] bytes.
+    /// The `payload` of every rank, in rank order; all of the same length, at most [`SMALL`] bytes.
     pub(super) fn exchange(
         &mut self,
         descriptor: Announcement,
@@ -44,15 +44,15 @@ impl SharedMemory {
     fn offer(&mut self, descriptor: Announcement, data: &[u8], watch: &Watch) -> Result<(), Stop> {
         assert!(data.len() <= SMALL);
         let slot = self.arenas[self.rank].small(self.entered.wrapping_add(1));
-        // SAFETY: the slot has SMALL bytes. Peers read it during the collective before the last
-        // one at the latest: to enter the last one they had to leave that.
+        // SAFETY: the slot has SMALL bytes. Peers last read it during the collective before the
+        // previous one: to enter the previous one they had to leave that.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), slot, data.len()) };
         self.enter(descriptor, watch).map(drop)
     }
 
     fn offered(&self, rank: usize, len: usize) -> &[u8] {
         assert!(len <= SMALL);
-        // SAFETY: the slot has SMALL bytes, its owner wrote them before it entered, and does not
+        // SAFETY: the slot has SMALL bytes. Its owner wrote them before it entered, and does not
         // write them again before this rank has entered the next collective.
         unsafe { std::slice::from_raw_parts(self.arenas[rank].small(self.entered), len) }
     }

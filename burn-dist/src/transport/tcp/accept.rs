@@ -1,4 +1,4 @@
-//! Waits for the ranks that send to this one among all who knock.
+//! Accepts the connections of ranks that send to this one, among all callers.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,20 +10,20 @@ use crate::wire::Secret;
 use crate::wire::auth::{Accepted, AuthError, Purpose};
 use crate::wire::strangers::{Refusals, Strangers};
 
-/// Pause between two looks at a listener on which nobody has called.
+/// Pause between two looks at an idle listener.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Connections that may be heard at the same time.
+/// Largest number of unauthenticated connections at the same time.
 const MOST: usize = 64;
 
-/// A connection and who it is, or why it is refused.
+/// A connection with its proof, or the reason why it is refused.
 type Heard = (TcpStream, SocketAddr, Result<Accepted, AuthError>);
 
-/// For each of the `wanted`, the last connection that knows the secret and says that it is that
-/// one; none for those that do not come in time.
+/// For each of `wanted`, the last connection that knows the secret and identifies itself as it.
+/// `None` if it does not come in time.
 ///
 /// # Errors
-/// When the system gives no connections.
+/// Fails if the system returns no connections.
 pub(super) fn accept(
     listener: &TcpListener,
     secret: &Secret,
@@ -43,7 +43,7 @@ pub(super) fn accept(
             Ok((stream, from)) => {
                 let tell = tell.clone();
                 let left = deadline.saturating_duration_since(Instant::now());
-                // Nobody listens any more once all have come.
+                // Nobody listens once all have come.
                 let then = move |stream, proved| drop(tell.send((stream, from, proved)));
                 if let Err(error) = strangers.hear(stream, "tcp-accept", left, then) {
                     refusals.warn(format_args!(
@@ -52,7 +52,7 @@ pub(super) fn accept(
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PAUSE),
-            // The caller hung up between its knock and our answer.
+            // The caller hung up between its call and our answer.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
             Err(error) => return Err(error),
         }
@@ -61,14 +61,14 @@ pub(super) fn accept(
     Ok(found)
 }
 
-/// Puts those that have proved who they are in their places.
+/// Puts authenticated connections in their places.
 fn sort(
     heard: &Receiver<Heard>,
     wanted: &[Vec<u8>],
     found: &mut [Option<TcpStream>],
     refusals: &Refusals,
 ) {
-    // Anybody can knock; only who is wanted comes in.
+    // Anybody can connect; only wanted ranks are accepted.
     for (stream, from, proved) in heard.try_iter() {
         let context = match proved {
             Ok(accepted) => accepted.context,
@@ -80,7 +80,7 @@ fn sort(
             }
         };
         match wanted.iter().position(|wanted| *wanted == context) {
-            // A rank that comes again has given its first connection up.
+            // A rank that comes again has given up its first connection.
             Some(place) => found[place] = Some(stream),
             None => refusals.warn(format_args!(
                 "a rank has connected from {from} that does not send to this one"

@@ -1,10 +1,10 @@
 //! TCP between hosts, or between processes of one host that cannot share memory.
 //!
-//! One connection to the next rank on the ring and one from the previous, without blocking, with
-//! the system's buffers sized for a few segments; and for small messages one to and from each rank
-//! that is 2, 4, 8 and so on away. Both sides prove that they know the run's secret, and that
-//! nobody relays the connection, before a byte of data moves. The data itself is neither encrypted
-//! nor authenticated: who can change packets on the network between the hosts can change it.
+//! Each rank has a non-blocking connection to the next rank on the ring and one from the previous,
+//! with system buffers of a few segments. For small messages it also has one to and from each rank
+//! that is 2, 4, 8 and so on away. Before data moves, both sides prove that they know the run's
+//! secret and that nobody relays the connection. The data itself is neither encrypted nor
+//! authenticated: anybody who can change packets between the hosts can change it.
 
 mod accept;
 
@@ -28,19 +28,19 @@ const NAME: &str = "tcp";
 /// Bytes that the system should buffer per direction: a few segments of the ring.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// How long a rank tries again to connect to one that refuses connections or ends them.
+/// How long a rank retries a connection that is refused or dropped.
 const TRIES_AGAIN: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// How long a rank that has a processor of its own asks again before it sleeps.
+/// How long a rank with its own CPU polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(20);
 const NOW: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
 };
 
-/// This rank's listening socket, before the ranks know each other's addresses.
+/// This rank's listening socket, before ranks know each other's addresses.
 pub struct Listener {
     listener: TcpListener,
     address: SocketAddr,
@@ -55,11 +55,12 @@ pub struct Tcp {
 }
 
 impl Listener {
-    /// Listens on a free port of the address by which the other ranks reach this one; of all
-    /// addresses if `ip` is unspecified.
+    /// Listens on a free port of `ip`, the address by which the other ranks reach this one.
+    ///
+    /// An unspecified `ip` means all addresses.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Fails if the system refuses.
     pub fn bind(ip: IpAddr) -> Result<Self, TransportError> {
         let fail = |source| setup(format!("listening on {ip}"), source);
         let listener = match ip.is_unspecified() {
@@ -71,16 +72,15 @@ impl Listener {
         Ok(Self { listener, address })
     }
 
-    /// Where the other ranks find it.
+    /// The address for the other ranks.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connects to the ranks that this one sends to and waits for those that send to it.
+    /// Connects to the ranks that this one sends to, and waits for those that send to it.
     ///
     /// # Errors
-    /// When one of the former cannot be reached, one of the latter does not come in time, or any of
-    /// them does not know the secret.
+    /// Fails if a rank cannot be reached, does not come in time, or does not know the secret.
     pub fn connect(
         self,
         rank: usize,
@@ -158,7 +158,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Connects one to the other, who may be too busy for a while to take the connection.
+    /// Connects one to the other. The other may be too busy for a while to accept.
     fn connect(
         self,
         address: SocketAddr,
@@ -203,7 +203,7 @@ impl Pair {
                 _ => StreamError::Io(error),
             })
         })?;
-        // Once it has proved itself it may be in, and would not be heard a second time.
+        // Once it has proved itself it may be accepted, and would not be heard a second time.
         let limits = Limits {
             proof: deadline.min(Instant::now() + HANDSHAKE_LIMIT),
             verdict: deadline,
@@ -227,7 +227,7 @@ impl Pair {
         }
     }
 
-    /// What a rank says of itself when it connects.
+    /// The rank's description of itself in the handshake.
     fn identify(self) -> Vec<u8> {
         let words = [self.from, self.to, self.size];
         words
@@ -259,7 +259,7 @@ impl Tcp {
             net::configure(stream)?;
             stream.set_nonblocking(true)?;
         }
-        // What goes further is small.
+        // Connections to ranks further away carry small messages only.
         for (_, stream) in self
             .outgoing
             .first()
@@ -383,7 +383,7 @@ mod tests {
 
     use super::*;
 
-    /// Connections that say nothing, and ranks that must not wait until their time is over.
+    /// Silent connections, and ranks that must not wait until they time out.
     #[test]
     fn silent_connections_hold_nobody_up() {
         let listeners = [(); 2].map(|()| Listener::bind(Ipv4Addr::LOCALHOST.into()).unwrap());
@@ -406,7 +406,7 @@ mod tests {
         }
     }
 
-    /// More than are heard at the same time; the rank comes last.
+    /// More connections than are heard at the same time; the rank comes last.
     #[test]
     fn the_oldest_makes_room() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -456,8 +456,7 @@ mod tests {
         });
     }
 
-    /// A rank that was told another address than the other listens at may have connected to
-    /// somebody in between.
+    /// A rank that was told a wrong address may have connected through somebody in between.
     #[test]
     fn a_relayed_connection_is_refused_by_both() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -484,8 +483,8 @@ mod tests {
         });
     }
 
-    /// What takes half a minute to be seen: the system itself would end the connection to a rank
-    /// that reads nothing for so long because it is late.
+    /// Takes half a minute: the system would end the connection to a rank that is late and reads
+    /// nothing for that long.
     #[test]
     fn the_system_does_not_decide_how_late_a_rank_may_be() {
         let listeners = [(); 2].map(|()| Listener::bind(Ipv4Addr::LOCALHOST.into()).unwrap());
