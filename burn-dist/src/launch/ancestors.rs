@@ -1,13 +1,13 @@
-//! The processes that this one descends from, as `/proc` shows them: which of them is the launcher.
+//! The ancestor processes of this one, from `/proc`, to find the launcher.
 //!
-//! Variables alone do not tell. A shell keeps those of a launcher that has long ended, and a script
-//! exports them by hand.
+//! Variables alone are not enough: a shell keeps those of a launcher that ended long ago, and a
+//! script exports them by hand.
 
 use std::fs;
 
 use rustix::process::{Pid, getppid};
 
-/// Most processes that are looked at: a limit on what a strange `/proc` can make us do.
+/// Largest number of ancestors to look at, in case `/proc` is odd.
 const MOST: usize = 64;
 
 /// Programs that start ranks of MPI or Slurm, by the beginning of their names.
@@ -30,8 +30,7 @@ const LAUNCHERS: [&str; 16] = [
     "jsm",
 ];
 
-/// Programs that hand on whatever their user has exported, and may end when they have started
-/// something.
+/// Programs that pass on whatever their user has exported, and may end after starting something.
 const SHELLS: [&str; 20] = [
     "sh",
     "bash",
@@ -55,7 +54,7 @@ const SHELLS: [&str; 20] = [
     "systemd",
 ];
 
-/// A process that this one descends from.
+/// An ancestor of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ancestor {
     pub pid: Pid,
@@ -71,20 +70,20 @@ impl Ancestor {
             .any(|launcher| self.name.starts_with(launcher))
     }
 
-    /// Whether it is Slurm's, which starts batch scripts and shells as well as ranks.
+    /// Whether it belongs to Slurm, which starts batch scripts and shells as well as ranks.
     pub fn is_of_slurm(&self) -> bool {
         self.name.starts_with("slurmstepd")
     }
 
-    /// Whether it is a shell, or something else of which a process may be meant to be independent.
+    /// Whether it is a shell, or another program that a process may outlive on purpose.
     pub fn is_shell(&self) -> bool {
-        // Of a login shell the name begins with a dash.
+        // The name of a login shell begins with a dash.
         let name = self.name.trim_start_matches('-');
         SHELLS.contains(&name) || self.pid == Pid::INIT
     }
 
-    /// Whether it was itself started with this variable. One whose variables are hidden was not: it
-    /// is another user's, as Slurm's daemons are.
+    /// Whether it was itself started with this variable. False if its variables are hidden: they
+    /// belong to another user, as those of Slurm's daemons do.
     fn has(&self, variable: &str) -> bool {
         let file = format!("/proc/{}/environ", self.pid.as_raw_nonzero());
         let environment = fs::read(file).unwrap_or_default();
@@ -96,8 +95,7 @@ impl Ancestor {
     }
 }
 
-/// The processes that this one descends from, its parent first. None where `/proc` does not show
-/// them.
+/// The ancestors of this process, its parent first. Empty if `/proc` does not show them.
 pub(super) fn all() -> impl Iterator<Item = Ancestor> {
     let parent = getppid().and_then(look_at);
     let next = |(_, parent): &(Ancestor, i32)| Pid::from_raw(*parent).and_then(look_at);
@@ -106,8 +104,8 @@ pub(super) fn all() -> impl Iterator<Item = Ancestor> {
         .take(MOST)
 }
 
-/// Those from the parent to the one that has set `variable`, which comes last: the launcher, and
-/// programs between it and this process.
+/// The ancestors from the parent to the one that set `variable`, which comes last: the launcher,
+/// after programs between it and this process.
 pub(super) fn up_to_who_set(variable: &str) -> Vec<Ancestor> {
     let mut found = Vec::new();
     for ancestor in all() {
@@ -120,7 +118,7 @@ pub(super) fn up_to_who_set(variable: &str) -> Vec<Ancestor> {
     found
 }
 
-/// A process and the number of its parent.
+/// A process and its parent's id.
 fn look_at(pid: Pid) -> Option<(Ancestor, i32)> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     let (name, parent) = read_stat(&stat)?;
@@ -128,7 +126,7 @@ fn look_at(pid: Pid) -> Option<(Ancestor, i32)> {
     Some((Ancestor { pid, name }, parent))
 }
 
-/// Name and parent in a line such as `7 (tmux: server) S 1 …`; the name may have parentheses in it.
+/// Name and parent in a line such as `7 (tmux: server) S 1 …`; the name may contain parentheses.
 fn read_stat(stat: &str) -> Option<(&str, i32)> {
     let (front, rest) = stat.rsplit_once(')')?;
     let (_, name) = front.split_once('(')?;
@@ -171,7 +169,7 @@ mod tests {
     fn the_parent_comes_first() {
         let parent = all().next().unwrap();
         assert_eq!(Some(parent.pid), getppid());
-        // Nobody above this process has it, so that its parent would have set it.
+        // No ancestor has the variable, so the parent must have set it.
         assert_eq!(up_to_who_set("BURN_DIST_TEST_OF_NOBODY"), [parent]);
     }
 }

@@ -1,8 +1,8 @@
-//! Whose variables count when several launchers have left some.
+//! Decides which variables count if several launchers have set some.
 //!
-//! The nearest launcher is right: `mpirun` inside a Slurm job, `torchrun` under `srun`. Where two
-//! contradict each other in a way that no nesting explains, nobody is believed: the alternative is
-//! that every process trains alone, as rank 0 of 1.
+//! The nearest launcher wins: `mpirun` inside a Slurm job, `torchrun` under `srun`. If two
+//! contradict each other and no nesting explains it, the launch fails. Otherwise every process
+//! might train alone as rank 0 of 1.
 
 use super::ancestors::Ancestor;
 use super::variables::LAUNCH;
@@ -29,11 +29,11 @@ pub(super) fn decide(vars: Vars) -> Result<World, WorldError> {
     }
 }
 
-/// The world of a process that was told to start ranks itself: what other launchers have left in
-/// the environment, of which none is there any more, does not count.
+/// The world of a process that was told to start ranks itself. Variables of launchers that have
+/// ended do not count.
 ///
-/// RANK and WORLD_SIZE do where nothing is missing: scripts that set them, for one process on each
-/// node, need not live on there.
+/// RANK and WORLD_SIZE count if they are complete: scripts that set them for one process on each
+/// node may have ended.
 pub(super) fn decide_to_launch(vars: Vars) -> Result<World, WorldError> {
     let is_told = vars(LAUNCH).is_some_and(|launch| !launch.is_empty());
     let setter = |name: &str| ancestors::up_to_who_set(name).pop();
@@ -46,7 +46,7 @@ pub(super) fn decide_to_launch(vars: Vars) -> Result<World, WorldError> {
     Ok(world)
 }
 
-/// What a launcher that is gone, or somebody by hand, has left in the environment, in words.
+/// The ignored variables, set by a launcher that has ended or by hand, in words.
 fn passed_over(vars: Vars) -> Option<String> {
     let only = vars(torchrun::WORLD_SIZE).is_some_and(|size| size.trim() == "1");
     let of_torchrun = torchrun::variables(vars).filter(|_| !only);
@@ -61,16 +61,15 @@ fn passed_over(vars: Vars) -> Option<String> {
     }
 }
 
-/// Whether the variables are those of a launcher that has started this process as one of several
-/// ranks. `ancestors` are those that this process descends from, and `setter` tells which of them
-/// has set a variable.
+/// Whether the variables come from a launcher that started this process as one of several ranks.
+/// `ancestors` are the ancestors of this process, and `setter` finds the one that set a variable.
 fn is_started(
     vars: Vars,
     ancestors: &[Ancestor],
     setter: &dyn Fn(&str) -> Option<Ancestor>,
 ) -> bool {
     let is_only = vars(torchrun::WORLD_SIZE).is_some_and(|size| size.trim() == "1");
-    // Only torchrun gives a run an id, and it is no shell.
+    // Only torchrun gives a run an id, and torchrun is not a shell.
     let is_left =
         || torchrun::is_parent(vars) && setter(torchrun::RUN_ID).is_none_or(|one| one.is_shell());
     if torchrun::are_complete(vars) && !is_only && !is_left() {
@@ -78,7 +77,7 @@ fn is_started(
     }
     let in_step = slurm::step_of_srun(vars).is_some();
     let of_step = in_step.then_some(slurm::STEP_ID);
-    // A batch script descends from Slurm's daemon, too.
+    // A batch script is a descendant of Slurm's daemon too.
     let counts = |one: &Ancestor| one.starts_ranks() && (in_step || !one.is_of_slurm());
     of_step
         .into_iter()
@@ -90,7 +89,7 @@ fn is_started(
 }
 
 fn found(vars: Vars) -> Result<World, WorldError> {
-    // torchrun says when it is the parent, whoever started it.
+    // torchrun says that it is the parent, whatever started it.
     if torchrun::is_parent(vars) {
         return torchrun::world(vars, Launch::Torchrun);
     }
@@ -131,7 +130,7 @@ fn found(vars: Vars) -> Result<World, WorldError> {
     }
 }
 
-/// The world of a launcher that says nothing of the number of ranks; MPI itself will tell.
+/// The world of a launcher that does not tell the number of ranks; MPI itself will.
 fn of_unknown_size(launcher: &str, reason: String) -> Result<World, WorldError> {
     match BUILT {
         true => Ok(World {
@@ -178,7 +177,7 @@ fn by_mpi_launcher(
     }
 }
 
-/// Scripts export RANK and WORLD_SIZE for whatever they start. That is good if it is true.
+/// Checks RANK and WORLD_SIZE, which scripts export for the processes that they start.
 fn agree_with_torchrun_variables(vars: Vars, rank: usize, size: usize) -> Result<(), WorldError> {
     let number = |name| vars(name).and_then(|value| value.trim().parse::<usize>().ok());
     let said = (number(torchrun::RANK), number(torchrun::WORLD_SIZE));
@@ -210,8 +209,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether a process with these variables is a rank that descends from `ancestors`, of which
-    /// the one at `setter` has set what a launcher sets.
+    /// Whether a process with these variables and `ancestors` is a rank. The ancestor at `setter`
+    /// set the variables.
     fn of_launcher(set: &[(&str, &str)], ancestors: &[&str], setter: usize) -> bool {
         let vars = |name: &str| {
             let found = set.iter().find(|(key, _)| *key == name);
@@ -235,10 +234,10 @@ mod tests {
             assert!(!of_launcher(set, &["python3"], 0));
             assert!(!of_launcher(set, &[], 0));
             assert!(of_launcher(set, &["bash", launcher, "slurmd"], 1));
-            // Set by hand, in what a launcher started for another purpose.
+            // Set by hand, in a process that a launcher started for another purpose.
             assert!(!of_launcher(set, &["bash", launcher], 0));
         }
-        // What `sbatch` has taken over from the shell that it was called in.
+        // Variables that `sbatch` took over from the shell that called it.
         assert!(!of_launcher(&mpi, &["bash", "slurmstepd", "slurmd"], 1));
         let in_shell = [&mpi[..], &[("SLURM_STEP_ID", "4294967290")]].concat();
         assert!(!of_launcher(&in_shell, &["bash", "slurmstepd"], 1));
@@ -257,7 +256,7 @@ mod tests {
         let of_run = [&set[..], &[("TORCHELASTIC_RUN_ID", "7")]].concat();
         assert!(of_launcher(&of_run, &["bash", "python3"], 1));
         assert!(!of_launcher(&of_run, &["bash", "sshd"], 0));
-        // One of one may start others.
+        // The only rank of one may start others.
         let only = [("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")];
         let only = [&only[..], &meeting].concat();
         assert!(!of_launcher(&only, &["bash"], 0));

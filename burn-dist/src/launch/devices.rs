@@ -1,13 +1,13 @@
-//! Which accelerators the launcher lets a process see.
+//! The accelerators that the launcher lets a process see.
 
 use super::Vars;
 
 /// CUDA's list of visible devices: numbers, or names such as `GPU-8f2c...`.
 const VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The variable as it is set, and how many devices it makes visible; nothing if it is not set.
+/// The variable's value and the number of devices that it makes visible; `None` if it is not set.
 ///
-/// As CUDA reads it: what follows the first entry that is no device does not count.
+/// As in CUDA, entries after the first invalid one do not count.
 pub(super) fn visible(vars: Vars) -> Option<(String, usize)> {
     let list = vars(VARIABLE)?;
     let is_device = |entry: &&str| !entry.is_empty() && !entry.starts_with('-');

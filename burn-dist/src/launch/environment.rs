@@ -1,4 +1,4 @@
-//! From the environment to a [`World`].
+//! Reads a [`World`] from the environment.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,17 +13,19 @@ use crate::wire::Secret;
 use crate::world::{FromLauncher, Launch, MAX_WORLD_SIZE, Master, Topology, World};
 
 impl World {
-    /// Reads the world from this process's environment, in this order: `BURN_DIST_LAUNCH`, the
-    /// variables of MPI's launchers, of Slurm's `srun`, of `torchrun`; with none of them this
-    /// process is the only rank. [`World::describe`] says what was decided.
+    /// Reads the world from this process's environment.
     ///
-    /// Where MPI started the ranks and the feature `mpi` is on, this starts MPI and is a collective
-    /// operation; call it on the main thread, and keep the world or its group until the end.
+    /// In this order: `BURN_DIST_LAUNCH`, the variables of MPI launchers, of Slurm's `srun`, of
+    /// `torchrun`. Without any of them this process is the only rank. [`World::describe`] says what
+    /// was decided.
+    ///
+    /// If MPI started the ranks and the feature `mpi` is on, this starts MPI and is a collective
+    /// call. Call it on the main thread, and keep the world or its group until the end.
     ///
     /// # Errors
-    /// If the variables contradict each other or one is missing; see [`WorldError`].
+    /// Fails if variables contradict each other or one is missing; see [`WorldError`].
     pub fn from_env() -> Result<Self, WorldError> {
-        // What is no UTF-8 is reported by whoever parses it, so it must not count as unset.
+        // The parser of a variable reports invalid UTF-8, so it must not count as unset.
         let world = Self::from_vars(&|name| {
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
         })?;
@@ -33,13 +35,14 @@ impl World {
         }
     }
 
-    /// The world of a process that was told to start ranks itself, as by `--nproc`:
-    /// [`World::single`], unless a launcher has started it as one of several ranks. What MPI or
-    /// Slurm has left in the environment of a shell does not count, nor do variables of torchrun of
-    /// which some are missing; [`World::advice`] names them.
+    /// The world of a process that was told to start ranks itself, for example by `--nproc`.
+    ///
+    /// It is [`World::single`] unless a launcher started this process as one of several ranks.
+    /// Leftovers of MPI or Slurm in a shell's environment do not count, nor do incomplete variables
+    /// of torchrun. [`World::advice`] names them.
     ///
     /// # Errors
-    /// As for [`World::from_env`].
+    /// As [`World::from_env`].
     pub fn from_env_to_launch() -> Result<Self, WorldError> {
         let world = decide_to_launch(&|name| {
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
@@ -50,11 +53,12 @@ impl World {
         }
     }
 
-    /// Reads the world from the variables that `vars` gives, as [`World::from_env`] does, but
-    /// leaves MPI alone: of ranks that MPI started this is only what their launcher says.
+    /// Reads the world from `vars` as [`World::from_env`] does, without asking MPI.
+    ///
+    /// If MPI started the ranks, the world has only what the launcher's variables say.
     ///
     /// # Errors
-    /// As for [`World::from_env`].
+    /// As [`World::from_env`].
     pub fn from_vars(vars: Vars) -> Result<Self, WorldError> {
         let mut world = decide(vars)?;
         world.from_launcher.devices = visible(vars);
@@ -67,11 +71,12 @@ impl World {
         Ok(world)
     }
 
-    /// The world of rank `rank` of `size` ranks on this machine whose store listens at `store`
-    /// already: for programs that start ranks as threads or processes of their own.
+    /// The world of rank `rank` of `size` on this machine, with a running store at `store`.
+    ///
+    /// For programs that start ranks as their own threads or processes.
     ///
     /// # Errors
-    /// If the rank does not exist in a world of that size.
+    /// Fails if `rank` does not exist in a world of that size.
     pub fn local(
         rank: usize,
         size: usize,
@@ -96,7 +101,7 @@ impl World {
         world.checked()
     }
 
-    /// Checks what must hold in every world, whoever launched it.
+    /// Checks what must hold in every world, whatever launched it.
     pub(super) fn checked(self) -> Result<Self, WorldError> {
         let Self { rank, size, .. } = self;
         let Topology {
@@ -129,7 +134,7 @@ impl World {
                 nodes: nodes.max(1),
             });
         }
-        // Over MPI the secret is handed out when a group is connected.
+        // MPI distributes the secret when a group connects.
         if size > 1 && self.secret.is_none() && self.from_launcher.companion.is_none() {
             return Err(WorldError::NoSecret { size });
         }
@@ -137,7 +142,7 @@ impl World {
     }
 }
 
-/// The secret that the variables name, if they do.
+/// The secret from the variables, if they name one.
 pub(super) fn secret_from(vars: Vars) -> Result<Option<Secret>, WorldError> {
     let (name, secret) = if let Some(text) = vars(SECRET) {
         (SECRET, Secret::from_text(&text))

@@ -1,42 +1,42 @@
-//! Why a process cannot tell which rank it is.
+//! Errors in finding out which rank this process is.
 
 use super::variables::{LAUNCH, SECRET, SECRET_FILE};
 use super::{HostlistError, KeyError};
 use crate::wire::SecretError;
 use crate::world::MAX_WORLD_SIZE;
 
-/// Why the environment does not describe a world.
+/// The reason why the environment does not describe a world.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorldError {
-    /// A variable holds something else than a number.
+    /// A variable is not a number.
     #[error("{name} must be a whole number, not `{value}`")]
     NotANumber {
         /// The variable.
         name: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
     },
-    /// One variable makes another necessary.
+    /// One variable requires another.
     #[error("{because} is set but {name} is not: set {name} ({meaning}) for every rank")]
     Missing {
-        /// The variable that is missing.
+        /// The missing variable.
         name: &'static str,
-        /// The variable that asks for it.
+        /// The variable that requires it.
         because: &'static str,
-        /// What it says.
+        /// Meaning of the missing variable.
         meaning: &'static str,
     },
-    /// A world needs a rank.
+    /// A world needs at least one rank.
     #[error("world size 0: WORLD_SIZE must be at least 1")]
     EmptyWorld,
-    /// Beyond every sensible size.
+    /// The world size is too large.
     #[error("world size {size} is more than the {MAX_WORLD_SIZE} that are possible")]
     WorldTooLarge {
-        /// What was asked for.
+        /// The requested size.
         size: usize,
     },
-    /// Ranks count from 0.
+    /// The rank does not exist.
     #[error("rank {rank} does not exist in a world of size {size}: ranks are 0 to {last}", last = size - 1)]
     RankOutOfRange {
         /// The rank.
@@ -44,7 +44,7 @@ pub enum WorldError {
         /// The world size.
         size: usize,
     },
-    /// Local ranks count from 0 on each node.
+    /// The local rank does not exist.
     #[error(
         "local rank {local_rank} does not exist on a node with {local_size} ranks: \
          local ranks are 0 to {last}",
@@ -53,32 +53,32 @@ pub enum WorldError {
     LocalRankOutOfRange {
         /// The local rank.
         local_rank: usize,
-        /// Ranks on this node.
+        /// Number of ranks on this node.
         local_size: usize,
     },
-    /// A node has at least one rank and at most all of them.
+    /// The number of ranks on this node is 0 or larger than the world.
     #[error("LOCAL_WORLD_SIZE is {local_size}, but must be between 1 and the world size {size}")]
     LocalSizeOutOfRange {
-        /// Ranks on this node.
+        /// Number of ranks on this node.
         local_size: usize,
         /// The world size.
         size: usize,
     },
-    /// Nodes count from 0.
+    /// The node does not exist.
     #[error("node {node} does not exist among {nodes} nodes: nodes are 0 to {last}", last = nodes - 1)]
     NodeOutOfRange {
         /// The node.
         node: usize,
-        /// How many there are.
+        /// Number of nodes.
         nodes: usize,
     },
-    /// No port, or one that nobody can listen on.
+    /// The port is not a valid number.
     #[error("MASTER_PORT must be a port from 1 to 65535, not `{value}`")]
     BadPort {
-        /// What it holds.
+        /// The value.
         value: String,
     },
-    /// Ranks without a secret could be joined by anybody.
+    /// Several ranks without a secret, which anybody could join.
     #[error(
         "a run with {size} ranks needs a secret that only they know. Set the same for all ranks, \
          for example {SECRET}=\"$(openssl rand -hex 16)\" before they are started, or name a file \
@@ -88,74 +88,75 @@ pub enum WorldError {
         /// The world size.
         size: usize,
     },
-    /// The secret does not serve.
+    /// The secret is unusable.
     #[error("{name} does not hold a secret: {source}")]
     BadSecret {
         /// The variable.
         name: &'static str,
-        /// What is wrong.
+        /// The error.
         source: SecretError,
     },
-    /// A kind of launch that is not known.
+    /// The kind of launch is unknown.
     #[error("{LAUNCH} must be `single`, `local`, `mpi`, `slurm` or `torchrun`, not `{value}`")]
     UnknownLaunch {
-        /// What it holds.
+        /// The value.
         value: String,
     },
-    /// A list of hosts that is none.
+    /// The list of hosts is malformed.
     #[error("{name} is not a list of hosts as Slurm writes it: {source}")]
     Hosts {
         /// The variable.
         name: &'static str,
-        /// What is wrong with it.
+        /// The error.
         source: HostlistError,
     },
-    /// Something else than Slurm's `2(x3),1`.
+    /// The numbers of tasks are not in Slurm's form, such as `2(x3),1`.
     #[error("{name} must hold the numbers of tasks on each node, as in `2(x3),1`, not `{value}`")]
     TasksPerNode {
         /// The variable.
         name: &'static str,
-        /// What it holds.
+        /// The value.
         value: String,
     },
-    /// Two sources disagree on who this rank is.
+    /// Two sources disagree about this rank.
     #[error("{one}, but {other}: {advice}")]
     Contradiction {
-        /// What one source says.
+        /// Statement of one source.
         one: String,
-        /// What the other says.
+        /// Statement of the other source.
         other: String,
-        /// What is probably wrong, and what to do.
+        /// The probable cause, and what to do.
         advice: String,
     },
-    /// An MPI launcher started this process, and this program knows no MPI.
+    /// An MPI launcher started this process, and this build lacks MPI.
     #[error(
         "{launcher} started this process as one of {size} ranks, but this program was built without \
          MPI. Build it with `--features mpi`, or start it with srun or torchrun, or set MASTER_ADDR, \
          MASTER_PORT and {SECRET} for all ranks. If it is to train alone, set {LAUNCH}=single"
     )]
     NoMpi {
-        /// Who started it.
+        /// The launcher.
         launcher: String,
-        /// How many ranks there are.
+        /// Number of ranks.
         size: usize,
     },
-    /// The same, and only MPI knows how many ranks there are.
+    /// An MPI launcher started this process, only MPI knows the number of ranks, and this build
+    /// lacks it.
     #[error(
         "{launcher} started this process as one of several ranks, of how many only MPI knows, and this program was \
          built without it. Build it with `--features mpi`, or start it with srun or torchrun, or set {LAUNCH}=single \
          for a process that is to train alone"
     )]
     UnknownSize {
-        /// Who started it.
+        /// The launcher.
         launcher: String,
     },
-    /// MPI itself failed.
+    /// MPI failed.
     #[error("MPI failed in {action}: {reason}")]
     Mpi {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// What the library said.
+        /// The library's message.
         reason: String,
     },
     /// The secret of a Slurm step could not be derived.
@@ -164,7 +165,7 @@ pub enum WorldError {
          {SECRET}=\"$(openssl rand -hex 16)\" before srun or torchrun"
     )]
     Key {
-        /// What is wrong with the user's key.
+        /// The error of the user's key.
         source: KeyError,
     },
 }

@@ -1,4 +1,4 @@
-//! How ranks come to life: one file per kind of launch, each of which turns an environment into a
+//! Launchers: one file for each kind. Each turns an environment into a
 //! [`World`](crate::world::World) or starts the ranks itself.
 
 mod ancestors;
@@ -23,11 +23,12 @@ pub use user_key::KeyError;
 
 use crate::world::Launch;
 
-/// How variables are looked up: the process's environment, or a map in tests.
+/// Looks up a variable: in the process's environment, or in a map in tests.
 pub type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Names of the variables that are set and make this process a rank of such a launch: those to
-/// unset for one that is to be none.
+/// Names of the set variables that make this process a rank of this kind of launch.
+///
+/// Unset them for a process that should not be a rank.
 pub fn variables(launch: Launch) -> Vec<&'static str> {
     let vars: Vars = &|name| std::env::var_os(name).map(|value| value.to_string_lossy().into());
     match launch {
@@ -38,16 +39,15 @@ pub fn variables(launch: Launch) -> Vec<&'static str> {
     }
 }
 
-/// Whether the ranks of such a launch are copies of one program by construction.
+/// Whether all ranks of this kind of launch run the same program by construction.
 pub(crate) fn program_is_shared(launch: Launch) -> bool {
     matches!(launch, Launch::Single | Launch::Local)
 }
 
-/// Ends all ranks at once with exit code `code` where MPI started them, and returns where it did
-/// not: there the store tells the other ranks when this one is gone.
+/// Ends all ranks at once with exit code `code` if MPI started them; otherwise returns.
 ///
-/// For a process that is about to end with an error. MPI's own end waits for every rank, so one
-/// that leaves early would leave the others hanging until their launcher notices.
+/// For a process that is about to end with an error. MPI's own end waits for every rank, so the
+/// others would hang until their launcher notices. Without MPI the store tells the other ranks.
 pub fn abort_all(code: i32) {
     crate::backend::mpi::abort(code);
 }

@@ -1,8 +1,8 @@
-//! What the launchers of MPI programs tell a process before MPI itself runs: `mpirun` of Open MPI
-//! and of MPICH and its relatives, and `srun --mpi=pmi2` or `--mpi=pmix`.
+//! Variables that MPI launchers set, read before MPI itself runs: `mpirun` of Open MPI and of MPICH
+//! and its relatives, `srun --mpi=pmi2` and `--mpi=pmix`.
 //!
-//! A launcher and a library that do not fit each other give as many worlds of one rank as there are
-//! processes, so what is announced here is compared with what MPI says later.
+//! If launcher and library do not match, every process gets a world of one rank. So the announced
+//! size is compared later with what MPI reports.
 
 use super::environment::secret_from;
 use super::slurm;
@@ -11,7 +11,7 @@ use super::{Vars, WorldError};
 use crate::backend::mpi::{self, NoSession, Session};
 use crate::world::{FromLauncher, Launch, Master, Topology, World};
 
-/// Which variables a launcher sets.
+/// The variables of a launcher.
 pub(super) struct Dialect {
     pub launcher: &'static str,
     pub rank: &'static str,
@@ -20,7 +20,7 @@ pub(super) struct Dialect {
     local_size: &'static str,
 }
 
-/// The nearest launcher first: under `mpirun` inside a Slurm job Slurm's variables are there too.
+/// The nearest launcher first: under `mpirun` inside a Slurm job, Slurm's variables are set too.
 const DIALECTS: [Dialect; 3] = [
     Dialect {
         launcher: "Open MPI's mpirun",
@@ -46,16 +46,16 @@ const DIALECTS: [Dialect; 3] = [
     },
 ];
 
-/// Says which launcher's job `PMIX_RANK` counts in.
+/// Names the launcher's job to which `PMIX_RANK` belongs.
 const PMIX_NAMESPACE: &str = "PMIX_NAMESPACE";
 
-/// What Slurm's begin with (`slurm.pmix.JOB.STEP`); those of `prterun` and its relatives name
-/// themselves.
+/// Prefix of Slurm's namespaces (`slurm.pmix.JOB.STEP`); those of `prterun` and its relatives use
+/// their own names.
 const SLURM_NAMESPACE: &str = "slurm.";
 
 impl Dialect {
-    /// How many ranks the launcher has started, if it says so: Slurm's number of tasks is not that
-    /// of a launcher that one of its tasks is.
+    /// Number of ranks that the launcher has started, if it says so. Slurm's number of tasks is not
+    /// that of a launcher that runs as one of its tasks.
     fn size(&self, vars: Vars) -> Result<Option<usize>, WorldError> {
         let other = |name: String| !name.is_empty() && !name.starts_with(SLURM_NAMESPACE);
         if self.size == slurm::STEP_NUM_TASKS && vars(PMIX_NAMESPACE).is_some_and(other) {
@@ -65,18 +65,18 @@ impl Dialect {
     }
 }
 
-/// What a launcher announced.
+/// The announcement of a launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Announced {
     pub launcher: &'static str,
-    /// The variable that gives the rank.
+    /// The variable with the rank.
     pub variable: &'static str,
     pub rank: usize,
     pub size: usize,
     local: Option<(usize, usize)>,
 }
 
-/// What a launcher of MPI programs announced, if one started this process.
+/// The announcement of the MPI launcher that started this process, if one did.
 pub(super) fn announced(vars: Vars) -> Result<Option<Announced>, WorldError> {
     for dialect in &DIALECTS {
         let (Some(rank), Some(size)) = (optional(vars, dialect.rank)?, dialect.size(vars)?) else {
@@ -95,8 +95,8 @@ pub(super) fn announced(vars: Vars) -> Result<Option<Announced>, WorldError> {
     Ok(None)
 }
 
-/// Who started this process as one of several ranks, as its variable for the rank shows, without
-/// saying of how many: MPI itself will, where it is built in.
+/// The launcher that started this process as one of several ranks without telling their number, by
+/// its rank variable. MPI itself knows the number, if it is built in.
 pub(super) fn started_without_size(vars: Vars) -> Option<&'static Dialect> {
     DIALECTS.iter().find(|dialect| {
         let is_set = vars(dialect.rank).is_some_and(|value| !value.is_empty());
@@ -104,24 +104,24 @@ pub(super) fn started_without_size(vars: Vars) -> Option<&'static Dialect> {
     })
 }
 
-/// The variables with a rank that are set, that of the nearest launcher first.
+/// The rank variables that are set, that of the nearest launcher first.
 pub(super) fn rank_variables(vars: Vars) -> impl Iterator<Item = &'static str> {
     let is_set = move |name: &&str| vars(name).is_some_and(|value| !value.is_empty());
     DIALECTS.iter().map(|dialect| dialect.rank).filter(is_set)
 }
 
-/// The same inside a task of Slurm's, which is the farther launcher then.
+/// The same inside a task of Slurm, which is then the farther launcher.
 pub(super) fn started_within_step(vars: Vars) -> Option<&'static Dialect> {
     started_without_size(vars).filter(|dialect| dialect.size == slurm::STEP_NUM_TASKS)
 }
 
 impl Announced {
-    /// The world as announced; MPI is asked later. Without MPI the ranks meet where the variables
-    /// say.
+    /// The announced world; MPI is asked later. Without MPI the ranks meet at the address in the
+    /// variables.
     pub fn world(&self, vars: Vars) -> Result<World, WorldError> {
         let Self { rank, size, .. } = *self;
         let (local_rank, local_size) = self.local.unwrap_or((rank, size));
-        // Only a guess where the nodes have different sizes; the group asks the ranks later.
+        // Only a guess if nodes have different sizes; the group asks the ranks later.
         let nodes = size.div_ceil(local_size.max(1)).max(1);
         let mut world = World {
             rank,
@@ -160,7 +160,7 @@ impl Announced {
     }
 }
 
-/// Asks MPI itself who this rank is, where the program contains it. All ranks call it.
+/// Asks MPI itself for this rank, if it is built in. All ranks call it.
 pub(super) fn asked(announced: World) -> Result<World, WorldError> {
     let Some(library) = mpi::library() else {
         return Ok(announced);
@@ -186,8 +186,8 @@ pub(super) fn asked(announced: World) -> Result<World, WorldError> {
     world.checked()
 }
 
-/// Open MPI ends a process that finds no way to its launcher from within, with a page of advice
-/// that is not about this cluster. What can be known before is said before.
+/// Checks that the launcher can be reached. Otherwise Open MPI would end the process from within,
+/// with a page of advice that is not about this cluster.
 fn check_launcher(library: &str) -> Result<(), WorldError> {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let only_pmi = is_set("PMI_RANK") && !is_set("PMIX_RANK") && !is_set("OMPI_COMM_WORLD_RANK");
@@ -203,10 +203,10 @@ fn check_launcher(library: &str) -> Result<(), WorldError> {
     })
 }
 
-/// A launcher that does not fit the library gives every process a world of its own.
+/// Checks that launcher and library match. If not, every process gets a world of its own.
 fn check_size(announced: &World, found: usize, library: &str) -> Result<(), WorldError> {
     let said = announced.size();
-    // Size 1 is announced where nothing is known of the launcher.
+    // Size 1 is announced if the launcher is unknown.
     if said == found || said == 1 {
         return Ok(());
     }

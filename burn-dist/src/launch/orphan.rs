@@ -1,7 +1,7 @@
-//! Notices that a rank's launcher is gone, so that the rank does not go on for hours as nobody's.
+//! Detects that a rank's launcher is gone, so that the rank does not run on for hours.
 //!
 //! A launcher that a signal kills (`torchrun` by SIGUSR1 or SIGKILL) tells its ranks nothing, and
-//! the ranks have each other still.
+//! the ranks still have each other.
 
 use std::io;
 use std::thread;
@@ -18,20 +18,21 @@ use crate::process::Process;
 use crate::rendezvous;
 use crate::world::{Launch, World};
 
-/// How often to look where the system does not tell.
+/// Pause between looks if the system sends no event.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Calls `then` with a few words that name it, in a thread of its own, when the process is gone
-/// that started this rank, or one between them. Does nothing where no launcher started it: a script
-/// may start ranks and end, on purpose.
+/// Calls `then` when the process that started this rank is gone, or one between them.
 ///
-/// Whoever sets the variables of `torchrun` without being it counts as a launcher unless it is a
-/// shell, or the rank is in a session of its own (`setsid`). Ranks of
-/// [`LocalLauncher`](crate::launch::LocalLauncher) learn it from the store, once they are
-/// connected, and have 10 minutes to end from then on.
+/// `then` gets a few words that name the process, and runs in its own thread. Does nothing without
+/// a launcher: a script may start ranks and end on purpose.
+///
+/// Any process that sets the variables of `torchrun` counts as a launcher, unless it is a shell or
+/// the rank is in its own session (`setsid`). Ranks of
+/// [`LocalLauncher`](crate::launch::LocalLauncher) learn it from the store once they are connected,
+/// and then have 10 minutes to end.
 ///
 /// # Errors
-/// If the thread cannot be started.
+/// Fails if the thread cannot be started.
 pub fn when_launcher_is_gone(
     world: &World,
     then: impl FnOnce(String) + Send + 'static,
@@ -56,8 +57,9 @@ pub fn when_launcher_is_gone(
     thread.spawn(watch).map(drop)
 }
 
-/// How many CPUs the process may use that started this rank, if this rank may use some of them:
-/// they are for all ranks that it started here.
+/// Number of CPUs of the launcher, if this rank's CPUs are among them.
+///
+/// All ranks that the launcher started here share them.
 pub fn cpus_of_launcher(world: &World) -> Option<usize> {
     let vars: Vars = &|name| std::env::var(name).ok();
     let launcher = ancestors::up_to_who_set(variable(world.launch(), vars)?).pop()?;
@@ -72,7 +74,7 @@ pub fn cpus_of_launcher(world: &World) -> Option<usize> {
 fn variable(launch: Launch, vars: Vars) -> Option<&'static str> {
     match launch {
         Launch::Local => None,
-        // The only task or rank is alone, and has a launcher all the same.
+        // The only task or rank is alone, and has a launcher nevertheless.
         Launch::Single => match slurm::step_of_srun(vars) {
             Some(_) => Some(slurm::STEP_NUM_TASKS),
             None => mpi::rank_variables(vars).next(),
@@ -83,7 +85,7 @@ fn variable(launch: Launch, vars: Vars) -> Option<&'static str> {
     }
 }
 
-/// The launcher, and what is between it and this process.
+/// The launcher, and the processes between it and this one.
 fn launchers(launch: Launch, vars: Vars) -> Vec<Ancestor> {
     let Some(variable) = variable(launch, vars) else {
         return Vec::new();
@@ -100,7 +102,7 @@ fn launchers(launch: Launch, vars: Vars) -> Vec<Ancestor> {
         }
         _ => true,
     };
-    // The first process of a machine does not end before all others.
+    // The first process of a machine does not end before the others.
     let found = found.into_iter().filter(|found| found.pid != Pid::INIT);
     found.filter(|_| is_launcher).collect()
 }
@@ -116,7 +118,7 @@ fn wait_for_first(watched: &[(Process, Ancestor)]) -> &Ancestor {
         let mut told: Vec<PollFd<'_>> = told
             .map(|handle| PollFd::new(handle, PollFlags::IN))
             .collect();
-        // Interrupted by a signal, say.
+        // Interrupted by a signal, for example.
         if poll(&mut told, limit.as_ref().filter(|_| !all_tell)).is_err() {
             thread::sleep(LOOK);
         }

@@ -1,16 +1,16 @@
-//! Ports of the store that all ranks of a run derive alike, where nobody has chosen one for it.
+//! Ports of the store that all ranks derive alike, if none was chosen.
 
 use crate::wire::Secret;
 use crate::world::Master;
 
-/// Ports of the store: below those that Linux gives to outgoing connections.
+/// First port of the store's range, below those that Linux gives to outgoing connections.
 const FIRST_PORT: u16 = 16_384;
 const NUMBER_OF_PORTS: u16 = 16_384;
-/// Ports that are tried: the first may belong to another program or run.
+/// Number of ports to try: another program or run may use the first ones.
 pub(super) const TRIED_PORTS: usize = 4;
 
-/// The store on `host`, at ports that follow from the `secret` of the run: most likely not those of
-/// others, and nobody else can tell beforehand which they are.
+/// The store on `host`, at ports derived from the run's `secret`. Other runs most likely have
+/// different ports, and nobody else can predict them.
 pub(super) fn master(host: String, secret: &Secret) -> Master {
     let hash = secret.derive(b"ports of the store");
     let mut ports = (0..TRIED_PORTS).map(|at| {

@@ -2,10 +2,10 @@
 //! LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and GROUP_RANK or NODE_RANK.
 //!
 //! torchrun itself (`torch/distributed/elastic/agent/server/local_elastic_agent.py`) also sets
-//! TORCHELASTIC_RUN_ID and TORCHELASTIC_USE_AGENT_STORE. If the last is `True`, it listens at
-//! MASTER_PORT itself, for the ranks of PyTorch; ours meet at ports that are derived from that and
-//! the id. It gives no secret: unless the user does, that is derived from the key of the user, as
-//! under Slurm. (TORCHELASTIC_RESTART_COUNT is each node's own, and not the same on all.)
+//! TORCHELASTIC_RUN_ID and TORCHELASTIC_USE_AGENT_STORE. If the latter is `True`, torchrun listens
+//! at MASTER_PORT for PyTorch's ranks; ours meet at ports derived from that port and the id.
+//! torchrun provides no secret. Unless the user does, it is derived from the user's key, as under
+//! Slurm. (TORCHELASTIC_RESTART_COUNT differs between nodes, so it is not used.)
 
 use super::environment::secret_from;
 use super::variables::{LAUNCH, MASTER_ADDR, MASTER_PORT, optional, port, required};
@@ -23,19 +23,19 @@ const NODE_RANK: &str = "NODE_RANK";
 pub(super) const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
 const USE_AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 
-/// Whether the variables speak of ranks at all. One of the three is enough, so that a forgotten
-/// one is an error and not a world of its own for every rank.
+/// Whether any of the three rank variables is set. A forgotten one is then an error instead of a
+/// world of its own for every rank.
 pub(crate) fn detected(vars: Vars) -> bool {
     variables(vars).next().is_some()
 }
 
-/// The variables of ranks that are set.
+/// The rank variables that are set.
 pub(super) fn variables(vars: Vars) -> impl Iterator<Item = &'static str> {
     let is_set = move |name: &&str| vars(name).is_some();
     [RANK, LOCAL_RANK, WORLD_SIZE].into_iter().filter(is_set)
 }
 
-/// Whether the variables are all there that make a process a rank of several.
+/// Whether all variables of a rank are set.
 pub(super) fn are_complete(vars: Vars) -> bool {
     let names = [RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT];
     names
@@ -43,13 +43,12 @@ pub(super) fn are_complete(vars: Vars) -> bool {
         .all(|name| vars(name).is_some_and(|value| !value.is_empty()))
 }
 
-/// Whether torchrun itself set them, which does so for the processes it has started, and not a
-/// script for whatever it starts.
+/// Whether torchrun itself set them, as it does for the processes that it starts, and not a script.
 pub(super) fn is_parent(vars: Vars) -> bool {
     vars(RUN_ID).is_some() && detected(vars)
 }
 
-/// What tells a run of torchrun's from others on the same host.
+/// Identifies a run of torchrun among others on the same host.
 fn run(vars: Vars) -> String {
     let [run, port] = [RUN_ID, MASTER_PORT].map(|name| vars(name).unwrap_or_default());
     format!("torchrun {run}, port {port}")
@@ -69,7 +68,7 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
     let size = required(vars, WORLD_SIZE, because, "the number of ranks")?;
     let rank = required(vars, RANK, because, "this rank's number, from 0")?;
     let local_rank = required(vars, LOCAL_RANK, because, "its number on its node, from 0")?;
-    // Before the other variables: a wrong size explains what else looks wrong.
+    // Checked first: a wrong size explains other errors.
     if size == 0 {
         return Err(WorldError::EmptyWorld);
     }
@@ -98,7 +97,7 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
         }
         given => given,
     };
-    // Those of our own launcher have one that no other run has.
+    // The secret of our own launcher is already unique to the run.
     let secret = match launch {
         Launch::Local => secret,
         _ => secret.map(|secret| secret.derive(run(vars).as_bytes())),
@@ -112,8 +111,7 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
     world.checked()
 }
 
-/// Where the ranks meet; `secret` is that of a run of torchrun's own, which may keep MASTER_PORT
-/// for itself.
+/// Address of the store. `secret` is that of a run of torchrun, which may use MASTER_PORT itself.
 fn master(vars: Vars, secret: Option<&Secret>) -> Result<Master, WorldError> {
     let missing = |name, meaning| WorldError::Missing {
         name,
@@ -131,7 +129,7 @@ fn master(vars: Vars, secret: Option<&Secret>) -> Result<Master, WorldError> {
     })
 }
 
-/// Where the rank sits, and a remark on what that was taken from.
+/// Place of the rank, and the variables that it comes from.
 fn topology(
     vars: Vars,
     rank: usize,
@@ -155,13 +153,13 @@ fn topology(
     let (node, reason) = match (optional(vars, GROUP_RANK)?, optional(vars, NODE_RANK)?) {
         (Some(node), _) => (node, "node from GROUP_RANK"),
         (None, Some(node)) => (node, "node from NODE_RANK"),
-        // Only a guess, for ranks may be spread in any order: the group asks the ranks later.
+        // Only a guess, because ranks may be placed in any order: the group asks the ranks later.
         (None, None) => (
             (rank / local_size).min(nodes.saturating_sub(1)),
             "node from RANK and LOCAL_WORLD_SIZE",
         ),
     };
-    // With nodes of different sizes this node's size does not tell how many there are.
+    // If nodes have different sizes, the size of this one does not give the number of nodes.
     let nodes = if size.is_multiple_of(local_size) {
         nodes
     } else {
@@ -192,7 +190,7 @@ mod tests {
         ("BURN_DIST_SECRET", "0123456789abcdef"),
     ];
 
-    /// `GOOD` with changes; an empty change takes the variable away.
+    /// `GOOD` with changes; an empty change removes the variable.
     fn parse(changes: &[(&'static str, &'static str)]) -> Result<World, WorldError> {
         let mut map = BTreeMap::from(GOOD);
         for (name, value) in changes {
@@ -388,7 +386,7 @@ mod tests {
         );
     }
 
-    /// What `torchrun --standalone` adds.
+    /// Variables that `torchrun --standalone` adds.
     const AGENT: [(&str, &str); 3] = [
         ("TORCHELASTIC_RUN_ID", "7a24"),
         ("TORCHELASTIC_RESTART_COUNT", "0"),
@@ -409,9 +407,9 @@ mod tests {
         for other in [("TORCHELASTIC_RUN_ID", "7a25"), ("MASTER_PORT", "29501")] {
             assert_ne!(mine, master(&[other]), "{other:?}");
         }
-        // Nodes count their restarts each for itself.
+        // Each node counts its own restarts.
         assert_eq!(mine, master(&[("TORCHELASTIC_RESTART_COUNT", "1")]));
-        // Ranks of our launcher, which has a store of its own.
+        // Ranks of our launcher, which has its own store.
         let local = master(&[("BURN_DIST_LAUNCH", "local")]);
         assert_eq!(local, Master::new("node0", 29500));
         for own in ["False", ""] {
@@ -446,13 +444,13 @@ mod tests {
         for other in [
             ("TORCHELASTIC_RUN_ID", "7a25"),
             ("MASTER_PORT", "29501"),
-            // Who does not know the secret can't tell the ports.
+            // Without the secret nobody can predict the ports.
             ("BURN_DIST_SECRET", "0123456789abcdeg"),
         ] {
             let other = world(&[other]);
             assert!(other.0 != mine.0 && other.1 != mine.1);
         }
-        // Our own launcher's ranks get the secret of that run alone.
+        // Ranks of our own launcher get only the secret of their run.
         let local = parse(&[("BURN_DIST_LAUNCH", "local")]).unwrap();
         let given = Secret::from_text("0123456789abcdef").unwrap();
         assert_eq!(local.secret().unwrap().key(), given.key());

@@ -1,11 +1,11 @@
-//! A key that a user's processes on all nodes share and other users can't read: a random file in
-//! the home folder, made at first use. Under Slurm and torchrun the secrets of runs are
-//! derived from it.
+//! A key that a user's processes on all nodes share and other users cannot read: a random file in
+//! the home folder, made at first use. Under Slurm and torchrun the secrets of runs are derived
+//! from it.
 //!
-//! It protects a run from other users of the nodes and of the network: who cannot read the file can
+//! It protects a run from other users of the nodes and the network: without the file they can
 //! neither join nor take part. It does not protect from root, from other processes of the same
-//! user, or from who can read the home folder on its way over the network (NFS without
-//! encryption); and it encrypts nothing.
+//! user, or from anybody who can read the home folder on the network (NFS without encryption). It
+//! encrypts nothing.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,27 +19,27 @@ use crate::wire::{Secret, SecretError};
 /// How long a network file system may take to show a file that another node has just made.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Why there is no key.
+/// The reason why there is no key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Nobody knows where it should be.
+    /// The folder of the key is unknown.
     #[error(
         "neither XDG_CONFIG_HOME nor HOME is set, so there is no place for the key of the user"
     )]
     NoHome,
-    /// It is not readable, or readable by others.
+    /// The key is unreadable, or others can read it.
     #[error("the key of the user: {0}")]
     Secret(#[from] SecretError),
-    /// Somebody else made it.
+    /// The key belongs to another user.
     #[error("the key {} belongs to user {owner}, not to you: remove it", path.display())]
     Owner {
-        /// Where it is.
+        /// Path of the key.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
     },
-    /// Somebody else could put another key in its place.
+    /// Others could replace the key.
     #[error(
         "others can write to the folder {} (mode {mode:03o}, user {owner}), which holds your key: \
          make it yours, and run `chmod 700` on it",
@@ -48,22 +48,22 @@ pub enum KeyError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
         /// Its permission bits.
         mode: u32,
     },
-    /// It can't be made.
+    /// The key could not be made.
     #[error("the key {} could not be made: {source}", path.display())]
     Make {
-        /// Where it should be.
+        /// Path of the key.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The key of the user whose variables these are; made if there is none.
+/// The key of the user with these variables; made if there is none.
 pub(super) fn load(vars: Vars) -> Result<Secret, KeyError> {
     let folder = folder(vars).ok_or(KeyError::NoHome)?;
     let path = folder.join("key");
@@ -111,8 +111,8 @@ fn folder(vars: Vars) -> Option<PathBuf> {
     Some(config.join("burn-dist"))
 }
 
-/// Many ranks may do this at once, on several nodes: each writes a file of its own, and the first
-/// whose link succeeds has made the key. A link is atomic on network file systems too.
+/// Makes the key. Many ranks on several nodes may do this at once: each writes its own file, and
+/// the first whose link succeeds has made the key. A link is atomic on network file systems too.
 fn make(folder: &Path, path: &Path) -> io::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -131,8 +131,8 @@ fn make(folder: &Path, path: &Path) -> io::Result<()> {
         .and_then(|()| file.sync_all())
         .and_then(|()| match fs::hard_link(&own, path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            // File systems without links, which Linux calls a lack of permission: there the last
-            // one wins, and ranks that read another key are refused at the store.
+            // File systems without links, which Linux reports as a lack of permission: the last
+            // rename wins, and ranks that read another key are refused at the store.
             Err(error) if lacks_links(error.kind()) => fs::rename(&own, path),
             other => other,
         });

@@ -1,20 +1,20 @@
-//! Numbers in environment variables, and the variables that every kind of launch understands.
+//! Environment variables that every kind of launch understands, and numbers in variables.
 
 use super::{Vars, WorldError};
 
 /// Text of the run's secret.
 pub(super) const SECRET: &str = "BURN_DIST_SECRET";
-/// Name of a file with the run's secret.
+/// Path of a file with the run's secret.
 pub(super) const SECRET_FILE: &str = "BURN_DIST_SECRET_FILE";
-/// Forces a kind of launch instead of finding it out.
+/// Forces a kind of launch.
 pub(super) const LAUNCH: &str = "BURN_DIST_LAUNCH";
 
-/// Host of rank 0, as PyTorch calls it.
+/// Host of rank 0, as in PyTorch.
 pub(super) const MASTER_ADDR: &str = "MASTER_ADDR";
 /// Port of the store.
 pub(super) const MASTER_PORT: &str = "MASTER_PORT";
 
-/// The number in `name`, which must be there because another variable is.
+/// The number in `name`, which another variable requires.
 pub(super) fn required(
     vars: Vars,
     name: &'static str,

@@ -1,7 +1,7 @@
-//! Starts the ranks of a run on this machine, looks after them, and tells how it went.
+//! Starts the ranks of a run on this machine, watches them, and reports how the run ended.
 //!
-//! The launcher hosts the store, so it does nothing else: no rank waits for it, and it survives
-//! all of them. Whatever happens, no rank outlives [`LocalLauncher::run`].
+//! The launcher hosts the store and does nothing else: no rank waits for it, and it outlives all of
+//! them. No rank outlives [`LocalLauncher::run`].
 
 mod outcome;
 mod output;
@@ -27,52 +27,51 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Most ranks that can be started on one machine: a limit on what a typing error can do.
+/// Largest number of ranks on one machine. It guards against typing errors.
 pub const MAX_LOCAL_RANKS: usize = 1024;
 
-/// How long ranks get to report their own view after another failed.
+/// Time for ranks to report their own view after another has failed.
 const GRACE: Duration = Duration::from_secs(1);
-/// How much longer they get after SIGTERM.
+/// Time from SIGTERM to SIGKILL.
 const AFTER_TERM: Duration = Duration::from_secs(2);
-/// How long ranks get after Ctrl-C.
+/// Time for ranks to end after Ctrl-C.
 const AFTER_INTERRUPT: Duration = Duration::from_secs(2);
-/// How long ranks get after a second SIGTERM.
+/// Time for ranks to end after a second SIGTERM.
 const AFTER_SECOND_TERM: Duration = Duration::from_secs(2);
-/// How often to look at the ranks even when no signal says so.
+/// Pause between looks at the ranks without a signal.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// How much later a signal that has ended a rank may come here: Ctrl-C goes to all of them, and on
-/// a busy machine a rank may have ended before this process knows of it.
+/// How much later a signal that ended a rank may arrive here. Ctrl-C goes to all processes, and on
+/// a busy machine a rank may have ended before this process gets it.
 const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
-/// How often to look at the output when the ranks have ended.
+/// Pause between looks at the output when the ranks have ended.
 const OUTPUT_LOOK: Duration = Duration::from_millis(5);
 
-/// Files that a rank takes: the pipes of its two outputs, and what the store needs.
+/// Open files per rank: the pipes of its two outputs, and the store's.
 const FILES_PER_RANK: usize = 2 + rendezvous::FILES_PER_RANK;
 
-/// Threads of this process: of the store, of signals, and the main one.
+/// Threads of this process: the store's, the signal thread and the main thread.
 const OWN_THREADS: usize = 4;
-/// Threads and processes that a rank takes: itself, who reads its two outputs, and who hears it at
-/// the store.
+/// Threads and processes per rank: itself, two readers of its outputs, and two of the store.
 const THREADS_PER_RANK: usize = 5;
 
 const THREADS: &str = "RAYON_NUM_THREADS";
 
-/// Why ranks could not be started.
+/// The reason why ranks could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// A run has at least one rank.
+    /// A run needs at least one rank.
     #[error("can't start 0 ranks: ask for at least 1")]
     NoRanks,
-    /// Surely a mistake.
+    /// The number of ranks is too large.
     #[error("can't start {nproc} ranks on one machine: at most {MAX_LOCAL_RANKS}")]
     TooManyRanks {
-        /// What was asked for.
+        /// The requested number.
         nproc: usize,
     },
-    /// This program's own file is not known.
+    /// The path of this program is unknown.
     #[error("can't find this program's own file to start it again: {0}")]
     Program(std::io::Error),
     /// The program could not be started.
@@ -82,44 +81,44 @@ pub enum LaunchError {
         rank: usize,
         /// The program.
         program: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// This process is one of the ranks.
+    /// This process is a rank itself.
     #[error(
         "this process is a rank that a local launcher has started, and would start as many again: ask \
          World::from_env()?.launch() first, and launch ranks only where it is Launch::Single"
     )]
     WithinRank,
-    /// This process could not listen to all ranks.
+    /// The limit of open files is too low for all ranks.
     #[error(transparent)]
     OpenFiles(#[from] TooFewOpenFiles),
-    /// There is no room for the threads and processes that it takes.
+    /// The limit of threads and processes is too low.
     #[error(transparent)]
     Threads(#[from] NoThreads),
-    /// No secret for the run.
+    /// No secret could be generated.
     #[error("can't make a secret for the run: {0}")]
     Secret(#[from] SecretError),
     /// The store did not start.
     #[error("can't host the store of the run: {0}")]
     Store(#[from] RendezvousError),
-    /// Processes of this machine can't reach each other.
+    /// The loopback interface is down.
     #[error(
         "can't connect to this machine's own loopback address ({0}): bring its interface up, as with \
          `ip link set lo up`"
     )]
     Loopback(std::io::Error),
-    /// Signals could not be received.
+    /// Signal handlers could not be installed.
     #[error("can't listen for signals: {0}")]
     Signals(std::io::Error),
 }
 
 /// Starts ranks of one program on this machine.
 ///
-/// Each gets the variables that [`World::from_env`](crate::world::World::from_env) reads, and its
-/// share of the processors in `RAYON_NUM_THREADS` unless the user set that. Rank 0 writes to the
-/// terminal itself, if there is one; the output of the others is passed on by whole lines that
-/// start with `[rank 1] ` and so on. Standard input is empty for all.
+/// Each rank gets the variables that [`World::from_env`](crate::world::World::from_env) reads, and
+/// its share of the CPUs in `RAYON_NUM_THREADS` unless the user set that. Rank 0 writes to the
+/// terminal itself, if there is one. Output of the other ranks is passed on in whole lines with a
+/// prefix such as `[rank 1] `. Standard input is empty for all.
 #[derive(Clone, Debug)]
 pub struct LocalLauncher {
     nproc: usize,
@@ -132,7 +131,7 @@ pub struct LocalLauncher {
 }
 
 impl LocalLauncher {
-    /// `nproc` ranks of this program with this program's arguments.
+    /// Starts `nproc` ranks of this program, with this program's arguments.
     pub fn new(nproc: usize) -> Self {
         Self {
             nproc,
@@ -145,40 +144,42 @@ impl LocalLauncher {
         }
     }
 
-    /// Starts another program instead.
+    /// Starts another program.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
     }
 
-    /// Gives the ranks these arguments instead.
+    /// Sets the arguments of the ranks.
     pub fn args<I: IntoIterator<Item: Into<OsString>>>(mut self, args: I) -> Self {
         self.args = args.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets one more variable for all ranks.
+    /// Sets a variable for all ranks.
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.envs.push((name.into(), value.into()));
         self
     }
 
-    /// How long the others get to report and end by themselves when a rank fails (1 s); then they
-    /// are terminated, and killed 2 s later.
+    /// Sets the time for the others to report and end after a rank fails (default 1 s).
+    ///
+    /// After that they get SIGTERM, and 2 s later SIGKILL.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// How long ranks get to end by themselves when the launcher is told to terminate. Without it
-    /// as long as they need for their step and a checkpoint: who does not want to wait sends
-    /// SIGTERM again, which ends them within 2 s, or SIGKILL.
+    /// Sets the time for ranks to end after the launcher gets SIGTERM.
+    ///
+    /// By default they get as long as they need for their step and a checkpoint. A second SIGTERM
+    /// ends them within 2 s, SIGKILL at once.
     pub fn stop_grace(mut self, grace: Duration) -> Self {
         self.stop_grace = Some(grace);
         self
     }
 
-    /// Whether lines of ranks other than 0 start with the rank (yes).
+    /// Sets whether output lines of ranks other than 0 have a prefix (default yes).
     pub fn prefix_output(mut self, prefix: bool) -> Self {
         self.prefix = prefix;
         self
@@ -186,7 +187,7 @@ impl LocalLauncher {
 
     /// Starts the ranks and waits for all of them.
     ///
-    /// Ranks that run this program come here, too, unless it asks first whether it is one:
+    /// Ranks that run this program get here too, unless it first asks whether it is a rank:
     ///
     /// ```no_run
     /// use burn_dist::launch::LocalLauncher;
@@ -202,12 +203,13 @@ impl LocalLauncher {
     /// # }
     /// ```
     ///
-    /// SIGINT, SIGTERM and SIGUSR1 reach the ranks while this runs; they may see one twice, since
-    /// a terminal's Ctrl-C goes to all of them by itself.
+    /// SIGINT, SIGTERM and SIGUSR1 are passed to the ranks. Ranks may see one twice, since a
+    /// terminal's Ctrl-C also goes to them directly.
     ///
     /// # Errors
-    /// If they can't be started; those that were are killed. In a rank that a launcher of this kind
-    /// has started, which would start as many again. A rank that fails is an outcome.
+    /// Fails if the ranks cannot be started; started ones are killed. Also fails in a rank of a
+    /// local launcher, which would start as many again. A rank that fails is an outcome, not an
+    /// error.
     pub fn run(self) -> Result<LaunchOutcome, LaunchError> {
         let is_rank = std::env::var_os(LAUNCH).is_some_and(|launch| launch == "local");
         if is_rank && self.program.is_none() {
@@ -265,7 +267,7 @@ impl LocalLauncher {
         let (rank, size) = (rank.to_string(), self.nproc.to_string());
         command.args(&self.args);
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
-        // Left over from another launch, these would contradict what is set here.
+        // Left over from another launch, these would contradict the variables set here.
         let of_torchrun = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"];
         let others = ["GROUP_RANK", "NODE_RANK", SECRET_FILE];
         for name in others.into_iter().chain(of_torchrun) {
@@ -282,7 +284,7 @@ impl LocalLauncher {
             .env(LAUNCH, "local");
         let by_user = self.envs.iter().any(|(name, _)| name == THREADS);
         if !by_user && std::env::var_os(THREADS).is_none() {
-            // Counts what this process may use, which can be less than the machine has.
+            // The CPUs that this process may use, which can be fewer than the machine has.
             let processors = std::thread::available_parallelism().map_or(1, usize::from);
             command.env(THREADS, (processors / self.nproc).max(1).to_string());
         }
@@ -296,21 +298,21 @@ struct Watch<'a> {
     ranks: Ranks,
     /// The rank whose failure was seen first.
     first_failed: Option<usize>,
-    /// Set once the run is to end before its time.
+    /// Set once the run must end early.
     ending: Option<Ending>,
-    /// The signal that ended the run, if that came before any failure.
+    /// The signal that ended the run, if it came before any failure.
     signal: Option<i32>,
     /// Whether SIGTERM has come.
     terminated: bool,
-    /// Whether anybody has asked for an end, or an early stop.
+    /// Whether a signal has requested an end or an early stop.
     told: bool,
 }
 
-/// How ranks that are still there are made to end.
+/// How to end the remaining ranks.
 struct Ending {
-    /// Asks them to, once.
+    /// When to ask them to end, and with which signal; once.
     ask: Option<(Instant, Signal)>,
-    /// Kills them from then on, if they are not waited for.
+    /// When to kill them, if there is a limit.
     kill: Option<Instant>,
 }
 
@@ -335,7 +337,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Waits for what ranks wrote before they ended, for as long as nobody says that it should end.
+    /// Waits for output that ranks wrote before they ended, until a signal requests an end.
     fn finish_output(&mut self, inbox: &Inbox) {
         let mut output = self.ranks.last_output();
         let told = self.signal.is_some() || self.terminated;
@@ -351,7 +353,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Collects ranks that have ended. Gives whether any is left.
+    /// Collects ranks that have ended. Returns whether any is left.
     fn reap(&mut self, inbox: &Inbox) -> bool {
         for (rank, exit) in self.ranks.reap() {
             if exit.is_failure() {
@@ -364,7 +366,7 @@ impl Watch<'_> {
                         self.first_failed = Some(rank);
                         self.end_after_failure();
                     }
-                    // The others may wait for what this one will not do any more.
+                    // The others may wait for a collective that this rank no longer reaches.
                     (None, Some(_)) => self.end_after_failure(),
                     (Some(_), _) => {}
                 }
@@ -376,8 +378,8 @@ impl Watch<'_> {
         self.ranks.any_left()
     }
 
-    /// Gives the signal that seems to have ended a rank the time to come here too, if nothing
-    /// explains it yet: nobody is to be blamed for that.
+    /// If a signal seems to have ended a rank and nothing explains it, waits for the signal to
+    /// arrive here too: then no rank is to blame.
     fn hear(&mut self, inbox: &Inbox) {
         let limit = deadline::after(SAME_SIGNAL);
         while self.ending.is_none() {
@@ -394,14 +396,15 @@ impl Watch<'_> {
         self.end(Some((ask, Signal::TERM)), Some(ask + AFTER_TERM));
     }
 
-    /// Ctrl-C, which at a terminal reaches the ranks as well.
+    /// Handles Ctrl-C, which a terminal also sends to the ranks.
     fn interrupt(&mut self, by_terminal: bool) {
         let now = Instant::now();
         if self.signal == Some(Signal::INT.as_raw()) {
             return self.end(None, Some(now)); // The second time: at once.
         }
         self.note_signal(Signal::INT);
-        // If a terminal was not the sender after all, ranks that still run get it a little later.
+        // If the sender was not a terminal after all, the remaining ranks get the signal a little
+        // later.
         let ask = match by_terminal {
             true => now + AFTER_INTERRUPT / 2,
             false => now,
@@ -426,7 +429,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Makes the run end; what was decided before can only get stricter.
+    /// Ends the run. Earlier decisions can only become stricter.
     fn end(&mut self, ask: Option<(Instant, Signal)>, kill: Option<Instant>) {
         let before = self.ending.as_ref().and_then(|ending| ending.kill);
         let kill = before.into_iter().chain(kill).min();
@@ -434,7 +437,7 @@ impl Watch<'_> {
         self.ending = Some(Ending { ask, kill });
     }
 
-    /// Sends what is due to ranks that should have ended.
+    /// Sends the signals that are due to the remaining ranks.
     fn press(&mut self) {
         let Some(ending) = &mut self.ending else {
             return;
@@ -462,8 +465,8 @@ impl Watch<'_> {
 
     fn outcome(self) -> LaunchOutcome {
         let exits = self.ranks.exits();
-        // Who failed first shows in the store before it shows here: a rank that fails because
-        // another did may end sooner than that one.
+        // The store knows better who failed first: a rank that fails because of another may end
+        // sooner than that one.
         let in_store = self.server.first_fault();
         let blamed = in_store.as_ref().and_then(|fault| fault.rank);
         let first = self.first_failed.map(|seen| match blamed {
@@ -473,7 +476,7 @@ impl Watch<'_> {
         });
         let failure = first.and_then(|rank| {
             let own = self.server.abort_reason(rank);
-            // It did not end by itself, and others have said why it should.
+            // It did not end by itself, and others have reported why it should.
             let held_up = own.is_none() && Some(rank) == blamed && self.ranks.was_hurried(rank);
             let of_others = in_store.filter(|_| held_up).map(|fault| fault.reason);
             Some(RankFailure {
@@ -495,13 +498,13 @@ impl Watch<'_> {
 }
 
 impl RankExit {
-    /// Whether the rank did not do what it should. A rank that stopped early with a checkpoint
-    /// did: the others are about to do the same.
+    /// Whether the rank failed. A rank that stopped early with a checkpoint did not: the others are
+    /// about to do the same.
     pub fn is_failure(&self) -> bool {
         !matches!(self, Self::Code(0 | STOPPED_EARLY))
     }
 
-    /// Whether SIGINT or SIGTERM ended it, by themselves or as programs do that catch them.
+    /// Whether SIGINT or SIGTERM ended it, directly or in a program that catches them.
     fn is_at_request(self) -> bool {
         let requests = [Signal::INT, Signal::TERM].map(Signal::as_raw);
         match self {

@@ -6,15 +6,15 @@ use std::sync::{Arc, OnceLock};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::signal_name;
 
-/// Exit code of a rank that stopped early with a checkpoint and wants to be started again.
+/// Exit code of a rank that stopped early with a checkpoint and wants to be restarted.
 pub(super) const STOPPED_EARLY: i32 = 75;
 
 /// How one rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankExit {
-    /// By itself, with this code.
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// This signal ended it.
     Signal(i32),
 }
 
@@ -41,7 +41,7 @@ pub struct RankFailure {
 }
 
 impl RankFailure {
-    /// Which rank.
+    /// The rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -51,25 +51,26 @@ impl RankFailure {
         self.exit
     }
 
-    /// Whether the other ranks waited for it in vain and the launcher had to end it. Its exit code
-    /// means nothing then.
+    /// Whether the others waited for it in vain and the launcher ended it.
+    ///
+    /// Its exit code then means nothing.
     pub fn held_others_up(&self) -> bool {
         self.held_up
     }
 
-    /// Whether the system may have killed it for its memory: nobody else is known to have killed
-    /// it.
+    /// Whether the system may have killed it for lack of memory: no other killer is known.
     pub fn may_lack_memory(&self) -> bool {
         self.exit == RankExit::Signal(SIGKILL) && self.reason.is_none()
     }
 
-    /// What it told the other ranks, if it had the time; of one that [held them
-    /// up](Self::held_others_up), what one of them told.
+    /// The reason that it told the other ranks, if it had the time.
+    ///
+    /// If it [held the others up](Self::held_others_up), the reason that one of them told.
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
-    /// The last lines of its standard error; none where that went straight to the terminal.
+    /// The last lines of its standard error; empty if that went straight to the terminal.
     pub fn last_words(&self) -> &[String] {
         &self.last_words
     }
@@ -105,36 +106,44 @@ impl LaunchOutcome {
         &self.exits
     }
 
-    /// The rank that failed first, if one did before anybody stopped the run.
+    /// The rank that failed first, if one failed before the run was stopped.
     pub fn failure(&self) -> Option<&RankFailure> {
         self.failure.as_ref()
     }
 
-    /// The signal by which the run was stopped from outside.
+    /// The signal that stopped the run from outside.
     pub fn signal(&self) -> Option<i32> {
         self.signal
     }
 
-    /// Whether a signal asked for the end of the run or for an early stop, be it when a rank had
-    /// failed already: who starts ranks again asks this first.
+    /// Whether a signal requested an end or an early stop, even after a rank had failed.
+    ///
+    /// A program that restarts ranks asks this first.
     pub fn told_to_stop(&self) -> bool {
         self.told
     }
 
-    /// Why not all that ranks wrote to their standard output got to that of this process, if it did
-    /// not. No rank fails for that.
+    /// The error if not all standard output of the ranks reached that of this process.
+    ///
+    /// It does not fail a rank.
     pub fn unwritten(&self) -> Option<&io::Error> {
         self.unwritten.get()
     }
 
-    /// Whether all ranks did what they should.
+    /// Whether all ranks succeeded.
     pub fn is_success(&self) -> bool {
         self.exit_code() == 0
     }
 
-    /// What the launcher should exit with: 0 when all is done; the code of the rank that failed
-    /// first, 1 if a signal killed it or it held the others up; 130 after Ctrl-C and 143 after
-    /// SIGTERM unless all ranks ended properly; 75 when they stopped early with a checkpoint.
+    /// Exit code for the launcher.
+    ///
+    /// | code | meaning |
+    /// |---|---|
+    /// | 0 | all ranks are done |
+    /// | of the rank | the rank that failed first |
+    /// | 1 | a signal killed that rank, or it held the others up |
+    /// | 75 | the ranks stopped early with a checkpoint |
+    /// | 130, 143 | Ctrl-C, SIGTERM, unless all ranks ended properly |
     pub fn exit_code(&self) -> u8 {
         if let Some(failure) = &self.failure {
             return match failure.exit {
@@ -160,7 +169,7 @@ impl std::fmt::Display for LaunchOutcome {
         match (&self.failure, self.signal, self.exit_code()) {
             (Some(failure), ..) => write!(f, "{failure}"),
             (None, _, 0) => f.write_str("all ranks are done"),
-            // Whether there is a checkpoint they have told themselves.
+            // The ranks themselves report whether they wrote a checkpoint.
             (None, _, 75) => f.write_str("the ranks stopped early: start the run again"),
             (None, Some(signal), _) => {
                 let name = signal_name(signal).unwrap_or("a signal");

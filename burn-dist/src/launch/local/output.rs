@@ -1,8 +1,7 @@
-//! Passes the output of ranks on, line by line and with the rank before each line.
+//! Passes on the output of ranks, line by line and with the rank before each line.
 //!
-//! Whole lines also where there is no prefix: programs write lines in pieces, and those of two
-//! ranks would mix. Memory is bounded whatever a rank writes: a line without end is passed on in
-//! pieces.
+//! Lines are whole even without a prefix: programs write lines in pieces, and those of two ranks
+//! would mix. Memory is bounded whatever a rank writes: a line without end is passed on in pieces.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,23 +10,23 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long output may rest before it is taken for ended: a process that a rank started may still
-/// have its pipe open.
+/// How long output may pause before it counts as ended: a process that a rank started may still
+/// hold its pipe open.
 const LAST_OUTPUT: Duration = Duration::from_millis(500);
 /// How long the end of a run waits for a reader that takes nothing, such as a paused terminal.
 const UNREAD: Duration = Duration::from_secs(5);
-/// Most that can be on its way when a rank ends: what its pipe holds and what was read of it.
+/// Largest amount in flight when a rank ends: the contents of its pipe and the bytes read from it.
 const ON_ITS_WAY: u64 = (64 << 10) + CHUNK as u64;
 /// Longest line that is passed on in one piece.
 const MAX_LINE: usize = 16 << 10;
-/// Most that is read at once.
+/// Largest single read.
 const CHUNK: usize = 8 << 10;
-/// How many lines are remembered.
+/// Number of lines to remember.
 const LAST_LINES: usize = 20;
-/// How much of a remembered line is kept.
+/// Number of bytes to remember of a line.
 const MAX_REMEMBERED: usize = 1 << 10;
 
-/// The last lines that a rank wrote to its standard error.
+/// The last lines of a rank's standard error.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastWords {
     lines: Arc<Mutex<VecDeque<String>>>,
@@ -49,7 +48,7 @@ impl LastWords {
     }
 }
 
-/// How far a stream is passed on, for who waits for its end.
+/// Progress of a stream, for those who wait for its end.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     bytes: AtomicU64,
@@ -57,12 +56,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Bytes that were read and passed on, but for the begin of a line whose end has not come.
+    /// Bytes that were read and passed on, without the start of an unfinished line.
     fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::SeqCst)
     }
 
-    /// Whether there is something in hand, which may have to wait for who reads it.
+    /// Whether output is being written, which may wait for its reader.
     fn is_delivering(&self) -> bool {
         self.delivering.load(Ordering::SeqCst)
     }
@@ -81,18 +80,18 @@ pub(super) struct Reader {
     pub(super) progress: Arc<Progress>,
 }
 
-/// Output that is on its way though its ranks have ended.
+/// Output in flight after its ranks have ended.
 pub(super) struct LastOutput<'a> {
     readers: &'a [Reader],
     unwritten: &'a OnceLock<io::Error>,
-    /// What each reader had passed on when the ranks had ended.
+    /// Progress of each reader when the ranks ended.
     begin: Vec<u64>,
-    /// When it was last seen to go on, and how far all of it was.
+    /// Time of the last progress, and total progress then.
     moved: (Instant, u64),
 }
 
 impl<'a> LastOutput<'a> {
-    /// What `readers` have not passed on of ranks that have all ended.
+    /// Output that `readers` have not passed on, of ranks that have all ended.
     pub(super) fn of(readers: &'a [Reader], unwritten: &'a OnceLock<io::Error>) -> Self {
         let bytes = |reader: &Reader| reader.progress.bytes();
         Self {
@@ -103,8 +102,8 @@ impl<'a> LastOutput<'a> {
         }
     }
 
-    /// Whether all of it has got there, or nobody has read any of it for [`UNREAD`]. Output that
-    /// other processes write into the pipes of ranks, or could write, is not waited for.
+    /// Whether all of it was passed on, or nobody has read any of it for [`UNREAD`]. Output that
+    /// other processes write, or could write, into the pipes of ranks is not waited for.
     pub(super) fn is_through(&mut self) -> bool {
         let (mut none, mut sum, mut delivering) = (true, 0, false);
         for (progress, passed) in self.pending() {
@@ -127,7 +126,7 @@ impl<'a> LastOutput<'a> {
         none || is_over
     }
 
-    /// Readers that may have something left, and what each has passed on since the ranks had ended.
+    /// Readers that may have output left, with their progress since the ranks ended.
     fn pending(&self) -> impl Iterator<Item = (&Progress, u64)> {
         let all = self.readers.iter().zip(&self.begin);
         let left = all.filter(|(reader, _)| !reader.thread.is_finished());
@@ -143,8 +142,8 @@ impl<'a> LastOutput<'a> {
     }
 }
 
-/// Copies the lines of `from` to `to` with `prefix` before each, until `from` ends. What can't be
-/// written is dropped: the rank must not be held up by it. Gives why the first such line could not.
+/// Copies the lines of `from` to `to` with `prefix` before each, until `from` ends. Returns the
+/// first write error. Lines that cannot be written are dropped, so that they do not block the rank.
 pub(super) fn pass_on(
     mut from: impl Read,
     mut to: impl Write,
@@ -180,7 +179,7 @@ pub(super) fn pass_on(
     outcome
 }
 
-/// Cuts a stream of bytes into lines.
+/// Splits a stream of bytes into lines.
 #[derive(Default)]
 struct Lines {
     partial: Vec<u8>,

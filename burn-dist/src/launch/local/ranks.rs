@@ -1,5 +1,5 @@
-//! The processes of the ranks. Whoever drops them kills them: none is left behind, not even when
-//! the launcher fails half-way.
+//! The processes of the ranks. Dropping them kills them, so none is left behind even if the
+//! launcher fails half-way.
 
 use super::outcome::RankExit;
 use super::output::{LastOutput, LastWords, Progress, Reader, pass_on};
@@ -13,7 +13,7 @@ pub(super) struct Ranks {
     prefix: bool,
     list: Vec<Rank>,
     readers: Vec<Reader>,
-    /// Why a line of a rank did not get to standard output.
+    /// The error if a line of a rank did not reach standard output.
     unwritten: Arc<OnceLock<io::Error>>,
 }
 
@@ -39,7 +39,7 @@ impl Ranks {
     /// Starts the next rank.
     pub(super) fn spawn(&mut self, mut command: Command) -> std::io::Result<()> {
         let rank = self.list.len();
-        // Rank 0 draws progress bars, which needs the terminal itself.
+        // Rank 0 draws progress bars, which need the terminal itself.
         let direct = |terminal: bool| match rank == 0 && terminal {
             true => Stdio::inherit(),
             false => Stdio::piped(),
@@ -50,7 +50,7 @@ impl Ranks {
             .stderr(direct(std::io::stderr().is_terminal()));
         let child = command.spawn()?;
         let last_words = LastWords::default();
-        // From here on the child is in the list, so that it is killed whatever fails below.
+        // From here on the child is in the list, so it is killed whatever fails below.
         self.list.push(Rank {
             child,
             exit: None,
@@ -88,7 +88,7 @@ impl Ranks {
         let of_thread = progress.clone();
         let thread = thread.spawn(move || {
             let outcome = pass_on(from, to, &prefix, last_words.as_ref(), &of_thread);
-            // What cannot be written to standard error can be told nowhere.
+            // Errors on standard error cannot be reported anywhere.
             if let (Err(error), None) = (outcome, last_words) {
                 let _ = unwritten.set(error);
             }
@@ -116,14 +116,14 @@ impl Ranks {
         self.list.iter().any(|rank| rank.exit.is_none())
     }
 
-    /// Sends a signal to all ranks that have not ended.
+    /// Sends a signal to all running ranks.
     pub(super) fn signal(&self, signal: Signal) {
         for rank in self.list.iter().filter(|rank| rank.exit.is_none()) {
             let _ = kill_process(Pid::from_child(&rank.child), signal);
         }
     }
 
-    /// Sends a signal that is to end them to all ranks that have not ended.
+    /// Sends a signal that should end them to all running ranks.
     pub(super) fn hurry(&mut self, signal: Signal) {
         self.signal(signal);
         for rank in &mut self.list {
@@ -136,23 +136,23 @@ impl Ranks {
         self.list.get(rank).is_some_and(|rank| rank.hurried)
     }
 
-    /// How the ranks ended; those that have.
+    /// How the ranks ended, as far as they have.
     pub(super) fn exits(&self) -> Vec<RankExit> {
         self.list.iter().filter_map(|rank| rank.exit).collect()
     }
 
-    /// The last lines that a rank wrote to its standard error.
+    /// The last lines of a rank's standard error.
     pub(super) fn last_words(&self, rank: usize) -> Vec<String> {
         let rank = self.list.get(rank);
         rank.map(|rank| rank.last_words.get()).unwrap_or_default()
     }
 
-    /// Why a line that a rank wrote to its standard output did not get to that of this process.
+    /// The error if a line of a rank's standard output did not reach that of this process.
     pub(super) fn unwritten(&self) -> Arc<OnceLock<io::Error>> {
         self.unwritten.clone()
     }
 
-    /// What ranks that have ended wrote before, and has not got to where it belongs.
+    /// Output of ranks that have ended, as far as it is not passed on yet.
     pub(super) fn last_output(&self) -> LastOutput<'_> {
         LastOutput::of(&self.readers, &self.unwritten)
     }
@@ -171,7 +171,7 @@ fn describe(status: ExitStatus) -> RankExit {
     match (status.code(), status.signal()) {
         (Some(code), _) => RankExit::Code(code),
         (None, Some(signal)) => RankExit::Signal(signal),
-        // Neither can't be: a process ends by itself or by a signal.
+        // A process ends by itself or by a signal, so one of the two is set.
         (None, None) => RankExit::Code(1),
     }
 }

@@ -1,4 +1,4 @@
-//! The signals that a launcher acts on, as a queue.
+//! The signals that a launcher handles, as a queue.
 
 use rustix::process::{Signal, getpgrp};
 use rustix::termios::tcgetpgrp;
@@ -19,20 +19,20 @@ pub(super) struct Inbox {
     idle: Arc<AtomicBool>,
 }
 
-/// What came.
+/// A received signal.
 pub(super) enum Received {
-    /// Time to look around: a rank may have ended.
+    /// No signal, but a rank may have ended.
     Nothing,
-    /// SIGINT; probably from the terminal, that is, to the ranks as well.
+    /// SIGINT. From a terminal it probably went to the ranks too.
     Interrupt { by_terminal: bool },
     /// SIGTERM.
     Terminate,
-    /// To be passed on.
+    /// A signal to pass on.
     Other(Signal),
 }
 
 impl Received {
-    /// Whether somebody wants an end, or an early stop.
+    /// Whether it requests an end or an early stop.
     pub(super) fn asks_to_stop(&self) -> bool {
         !matches!(self, Self::Nothing)
     }
@@ -61,7 +61,7 @@ impl Inbox {
         })
     }
 
-    /// Waits for a signal, `limit` at most.
+    /// Waits for a signal, at most `limit`.
     pub(super) fn receive(&self, limit: Duration) -> Received {
         match self.queue.recv_timeout(limit) {
             Ok(SIGINT) => Received::Interrupt {
@@ -74,7 +74,7 @@ impl Inbox {
         }
     }
 
-    /// Whether signals have come that nobody has received, beside news of ranks.
+    /// Whether signals are queued, except those about ranks that ended.
     pub(super) fn has_more(&self) -> bool {
         self.queue.try_iter().any(|signal| signal != SIGCHLD)
     }
@@ -90,8 +90,8 @@ impl Drop for Inbox {
     }
 }
 
-/// Once caught, a signal stays caught for the rest of the process; this gives it its usual effect
-/// again while no launcher runs, so that Ctrl-C still works afterwards.
+/// Restores the default effect of signals while no launcher runs, so that Ctrl-C works afterwards.
+/// A handler stays installed for the rest of the process.
 fn default_when_idle() -> std::io::Result<Arc<AtomicBool>> {
     static IDLE: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     if let Some(idle) = IDLE.get() {
@@ -104,7 +104,7 @@ fn default_when_idle() -> std::io::Result<Arc<AtomicBool>> {
     Ok(Arc::clone(IDLE.get_or_init(|| idle)))
 }
 
-/// Whether a key at the terminal would reach this process and, in the same group, the ranks.
+/// Whether a key at the terminal would reach this process and the ranks in its process group.
 fn in_foreground() -> bool {
     let Ok(terminal) = std::fs::File::open("/dev/tty") else {
         return false;

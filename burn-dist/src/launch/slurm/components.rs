@@ -1,8 +1,8 @@
 //! Steps of heterogeneous jobs, which consist of components (`srun … : …`).
 //!
-//! A step over one component is like any other. Of one over several, Slurm 22.05 numbers tasks and
-//! nodes jointly, component after component, but sorts the list of nodes, and the numbers of tasks
-//! on them, by name: `SLURM_NODEID` is no index into them. Components have no node in common.
+//! A step over one component is like any other. For a step over several, Slurm 22.05 numbers tasks
+//! and nodes jointly, component after component, but sorts the list of nodes and their numbers of
+//! tasks by name: `SLURM_NODEID` is not an index into them. Components share no node.
 
 use super::super::{Vars, WorldError};
 use super::{NTASKS, STEP_NODELIST, Step, expand};
@@ -10,30 +10,30 @@ use crate::launch::variables::optional;
 
 /// Number of components of the job.
 const HET_SIZE: &str = "SLURM_HET_SIZE";
-/// The nodes of a component, by its number. Not every `srun` sets the first.
+/// Prefixes of a component's node list, followed by its number. Not every `srun` sets the first.
 const NODELISTS: [&str; 2] = [
     "SLURM_JOB_NODELIST_HET_GROUP_",
     "SLURM_JOB_NODELIST_PACK_GROUP_",
 ];
 /// Name of this node.
 const NODENAME: &str = "SLURMD_NODENAME";
-/// Most components that Slurm lets a job have.
+/// Largest number of components that Slurm allows.
 const MOST_COMPONENTS: usize = 128;
 
 /// The nodes of a step of a heterogeneous job.
 pub(super) struct Components {
-    /// As the step lists them.
+    /// In the order of the step's list.
     hosts: Vec<String>,
     /// In the order of the components, which is that of `SLURM_NODEID`.
     in_order: Vec<String>,
     /// This node.
     own: Option<String>,
-    /// Number of tasks by the variable that a step and a job have.
+    /// Number of tasks in the variable that steps and jobs share.
     tasks: Option<usize>,
 }
 
 impl Components {
-    /// Reads them; nothing if the job is not heterogeneous.
+    /// Reads them; `None` if the job is not heterogeneous.
     pub fn of_step(vars: Vars) -> Result<Option<Self>, WorldError> {
         let size = optional(vars, HET_SIZE)?.unwrap_or(1);
         if size < 2 {
@@ -61,10 +61,10 @@ impl Components {
         }))
     }
 
-    /// Where the node that Slurm numbers `node` stands in the lists of `step`.
+    /// Index in the lists of `step` of the node that Slurm numbers `node`.
     ///
     /// # Errors
-    /// If its tasks are not numbered jointly, or its nodes not as this file says.
+    /// Fails if its tasks are not numbered jointly, or its nodes not as described above.
     pub fn place(&self, step: &Step, node: usize) -> Result<usize, WorldError> {
         let own = self.own.as_ref().or(self.in_order.get(node));
         let place = own.and_then(|own| self.hosts.iter().position(|host| host == own));
@@ -90,7 +90,7 @@ impl Components {
         }
     }
 
-    /// Where rank 0 is.
+    /// Host of rank 0.
     pub fn first_host(self) -> String {
         self.in_order.into_iter().next().unwrap_or_default()
     }

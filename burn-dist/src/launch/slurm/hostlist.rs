@@ -1,47 +1,46 @@
-//! Slurm's short form of lists of hosts, such as `gpu[1-3,07],login`, written out.
+//! Expands Slurm's lists of hosts, such as `gpu[1-3,07],login`.
 //!
-//! The form is described in `scontrol(1)` under `show hostnames`: names separated by commas;
-//! numbers and ranges of numbers in brackets, where leading zeros count; several brackets in one
-//! name.
+//! `scontrol(1)` describes the form under `show hostnames`: names separated by commas; numbers and
+//! ranges in brackets, with significant leading zeros; several brackets in one name.
 
-/// Most hosts that a list is written out to: a limit on what a text can make us allocate.
+/// Largest number of hosts. It bounds the memory that a text can make us allocate.
 pub const MOST_HOSTS: usize = 1 << 16;
 
-/// Most characters of one name in the list, apart from what stands in brackets: likewise a limit.
+/// Largest number of characters of a name in the list, apart from brackets.
 const LONGEST_NAME: usize = 4096;
 
-/// Most digits of a number in brackets.
+/// Largest number of digits of a number in brackets.
 const MOST_DIGITS: usize = 20;
 
-/// Why a text is no list of hosts.
+/// The reason why a text is not a list of hosts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostlistError {
-    /// A bracket that is not closed, or not opened.
+    /// A bracket is not closed or not opened.
     #[error("a bracket has no counterpart in `{0}`")]
     Bracket(String),
-    /// What stands in brackets is neither a number nor a range.
+    /// The text in brackets is neither a number nor a range.
     #[error("`{part}` in `{list}` is neither a number nor a range such as 1-4")]
     Range {
-        /// What stands there.
+        /// The text in brackets.
         part: String,
         /// The whole list.
         list: String,
     },
-    /// No host, or a name that is empty.
+    /// No host, or an empty name.
     #[error("a name is missing in `{0}`")]
     Empty(String),
-    /// Longer than the name of a host can be.
+    /// A name is longer than a host name can be.
     #[error("a name in the list has {0} characters, which is no name of a host")]
     TooLong(usize),
-    /// More hosts than anybody has.
+    /// The list has too many hosts.
     #[error("`{0}` stands for more than {MOST_HOSTS} hosts")]
     TooMany(String),
 }
 
-/// The hosts that `list` stands for, in its order.
+/// Expands `list` into its hosts, in its order.
 ///
 /// # Errors
-/// If it is not written as Slurm writes it, or stands for more than [`MOST_HOSTS`].
+/// Fails if it is malformed or has more than [`MOST_HOSTS`] hosts.
 pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     let mut hosts = Vec::new();
     for name in split_outside_brackets(list)? {
@@ -50,7 +49,7 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     Ok(hosts)
 }
 
-/// The names between commas that are not in brackets.
+/// Splits at the commas outside brackets.
 fn split_outside_brackets(list: &str) -> Result<Vec<&str>, HostlistError> {
     let unbalanced = || HostlistError::Bracket(list.to_owned());
     let (mut names, mut start, mut open) = (Vec::new(), 0, false);
@@ -74,7 +73,7 @@ fn split_outside_brackets(list: &str) -> Result<Vec<&str>, HostlistError> {
     Ok(names)
 }
 
-/// Characters of a name that are the same for all hosts that it stands for.
+/// Number of characters of a name outside brackets, which all its hosts share.
 fn outside_brackets(name: &str) -> usize {
     let parts = name.split('[').enumerate();
     let outside = parts.map(|(index, part)| match (index, part.split_once(']')) {
@@ -85,7 +84,7 @@ fn outside_brackets(name: &str) -> usize {
     outside.sum()
 }
 
-/// Appends all hosts that one name stands for; the last bracket changes fastest.
+/// Appends all hosts of one name; the last bracket changes fastest.
 fn expand_name(name: &str, list: &str, hosts: &mut Vec<String>) -> Result<(), HostlistError> {
     let outside = outside_brackets(name);
     if outside > LONGEST_NAME {
@@ -124,7 +123,7 @@ fn expand_name(name: &str, list: &str, hosts: &mut Vec<String>) -> Result<(), Ho
     Ok(())
 }
 
-/// The numbers between two brackets, with their leading zeros.
+/// The numbers in a pair of brackets, with their leading zeros.
 fn numbers(ranges: &str, list: &str) -> Result<Vec<String>, HostlistError> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {
@@ -202,7 +201,7 @@ mod tests {
         }
         let long = format!("a{}", "b".repeat(LONGEST_NAME));
         assert_eq!(expand(&long), Err(HostlistError::TooLong(long.len())));
-        // A job on many nodes that are not next to each other.
+        // A job on many nodes that are not adjacent.
         let numbers: Vec<String> = (0..2000).map(|number| (2 * number).to_string()).collect();
         let many = format!("nid[{}]", numbers.join(","));
         assert!(many.len() > LONGEST_NAME);

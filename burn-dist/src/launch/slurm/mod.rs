@@ -1,10 +1,9 @@
-//! What Slurm's `srun` tells the tasks it starts, and how they find each other by it alone.
+//! Variables that Slurm's `srun` sets for its tasks, from which they find each other.
 //!
-//! The variables are described in `srun(1)` under OUTPUT ENVIRONMENT VARIABLES. Rank 0's host is
-//! the first of SLURM_STEP_NODELIST, or of a file of hosts where that places the tasks; the secret
-//! is derived from the numbers of job and step and the key of the user, and the port from the
-//! secret, so that nothing has to be exchanged. MASTER_ADDR, MASTER_PORT and BURN_DIST_SECRET
-//! overrule what is derived.
+//! `srun(1)` describes them under OUTPUT ENVIRONMENT VARIABLES. Rank 0's host is the first one of
+//! SLURM_STEP_NODELIST, or of the host file if that places the tasks. The secret is derived from
+//! the numbers of job and step and the user's key, and the port from the secret, so nothing has to
+//! be exchanged. MASTER_ADDR, MASTER_PORT and BURN_DIST_SECRET override the derived values.
 
 mod components;
 mod hostlist;
@@ -36,8 +35,8 @@ const STEP_TASKS_PER_NODE: &str = "SLURM_STEP_TASKS_PER_NODE";
 const DISTRIBUTION: &str = "SLURM_DISTRIBUTION";
 const HOSTFILE: &str = "SLURM_HOSTFILE";
 const RESTART_COUNT: &str = "SLURM_RESTART_COUNT";
-/// Steps that `srun` did not start: the shell that `salloc` opens (`use_interactive_step`), the
-/// batch script, and the step of processes from outside. They are Slurm's `SLURM_INTERACTIVE_STEP`,
+/// Steps that `srun` did not start: the shell of `salloc` (`use_interactive_step`), the batch
+/// script, and the step of external processes. They are Slurm's `SLURM_INTERACTIVE_STEP`,
 /// `SLURM_BATCH_SCRIPT` and `SLURM_EXTERN_CONT`.
 const STEPS_WITHOUT_SRUN: [&str; 3] = ["4294967290", "4294967291", "4294967292"];
 pub(super) const STEP_NUM_TASKS: &str = "SLURM_STEP_NUM_TASKS";
@@ -81,15 +80,15 @@ pub(super) fn world(vars: Vars) -> Result<World, WorldError> {
         .world(vars)
 }
 
-/// A process of a job with several tasks, started outside of all tasks.
+/// A process of a job with several tasks that is itself not a task.
 pub(super) struct Outside {
     pub job: String,
     pub tasks: usize,
-    /// What of the job has started it.
+    /// The part of the job that started it.
     pub starter: &'static str,
 }
 
-/// Job and number of tasks, where this process is a batch script or the shell of `salloc`, or was
+/// Job and number of tasks, if this process is a batch script or the shell of `salloc`, or was
 /// started by one without `srun`.
 pub(super) fn outside_of_tasks(vars: Vars) -> Option<Outside> {
     let job = vars(JOB_ID)?;
@@ -105,14 +104,14 @@ pub(super) fn outside_of_tasks(vars: Vars) -> Option<Outside> {
     })
 }
 
-/// The number of the step, if `srun` started it.
+/// Number of the step, if `srun` started it.
 pub(super) fn step_of_srun(vars: Vars) -> Option<String> {
     vars(STEP_ID).filter(|step| !STEPS_WITHOUT_SRUN.contains(&step.trim()))
 }
 
 impl Step {
-    /// Reads the variables; nothing if `srun` has not set them. A batch script itself has a
-    /// SLURM_PROCID, but no step, and the shell of `salloc` has a step of its own.
+    /// Reads the variables; `None` if `srun` has not set them. A batch script has a SLURM_PROCID
+    /// but no step, and the shell of `salloc` has a step of its own.
     pub fn read(vars: Vars) -> Result<Option<Self>, WorldError> {
         let Some(step) = step_of_srun(vars) else {
             return Ok(None);
@@ -224,7 +223,7 @@ impl Step {
     }
 }
 
-/// Most bytes of a file of hosts in which the first one is looked for.
+/// Bytes of the host file in which the first host must appear.
 const HOST_WITHIN: u64 = 4096;
 
 /// The host of rank 0: the first of the sorted node list, or the first line of the host file with
@@ -247,11 +246,11 @@ fn first_host(vars: Vars) -> Result<String, WorldError> {
     if let Some(components) = Components::of_step(vars)? {
         return Ok(components.first_host());
     }
-    // The expander gives at least one host or an error.
+    // `expand` returns at least one host or an error.
     Ok(hosts.into_iter().next().unwrap_or_default())
 }
 
-/// The first host of a file, a line of which is a name and perhaps how often it counts: `node3*2`.
+/// The first host of a file. A line is a name and perhaps a count: `node3*2`.
 fn first_line(file: &str) -> Option<String> {
     let mut text = String::new();
     let file = File::open(file).ok()?;

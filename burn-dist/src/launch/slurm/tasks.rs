@@ -1,9 +1,9 @@
-//! Slurm's short form of numbers of tasks, such as `2(x3),1`, written out.
+//! Expands Slurm's numbers of tasks, such as `2(x3),1`.
 
 use super::MOST_HOSTS;
 
-/// The number of tasks on each node; nothing if `text` is not of that form, or speaks of more than
-/// [`MOST_HOSTS`] nodes.
+/// The number of tasks on each node; `None` if `text` is malformed or has more than [`MOST_HOSTS`]
+/// nodes.
 pub(super) fn expand(text: &str) -> Option<Vec<usize>> {
     let mut tasks = Vec::new();
     for part in text.split(',') {

@@ -1,11 +1,11 @@
-//! Worlds out of Slurm's variables, alone and among those of other launchers.
+//! Worlds from Slurm's variables, alone and among those of other launchers.
 
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::launch::ports::TRIED_PORTS;
 
-/// What `srun -N2 -n4` sets for task 3, which it may place alone on the second node.
+/// Variables of `srun -N2 -n4` for task 3, which Slurm may place alone on the second node.
 const GOOD: [(&str, &str); 11] = [
     ("SLURM_JOB_ID", "2"),
     ("SLURM_STEP_ID", "0"),
@@ -20,7 +20,7 @@ const GOOD: [(&str, &str); 11] = [
     ("BURN_DIST_SECRET", "0123456789abcdef"),
 ];
 
-/// `GOOD` with changes; an empty change takes the variable away.
+/// `GOOD` with changes; an empty change removes the variable.
 fn parse(changes: &[(&'static str, &'static str)]) -> Result<World, WorldError> {
     let mut map = BTreeMap::from(GOOD);
     for (name, value) in changes {
@@ -138,8 +138,7 @@ fn a_batch_script_is_told_of_srun() {
     );
 }
 
-/// What Slurm 22.05 sets for a task in the shell that `salloc -N2 -n4` opens with
-/// `use_interactive_step`.
+/// Variables that Slurm 22.05 sets in the shell of `salloc -N2 -n4` with `use_interactive_step`.
 #[test]
 fn the_shell_of_an_allocation_is_told_of_srun() {
     let shell = [
@@ -160,7 +159,7 @@ fn the_shell_of_an_allocation_is_told_of_srun() {
     );
     let text = world.describe();
     assert!(text.contains("the shell of Slurm job 2"), "{text}");
-    // Nor is it a task for what `pam_slurm_adopt` or a batch script of other versions has.
+    // Neither `pam_slurm_adopt` nor a batch script of other versions makes it a task.
     for step in ["4294967291", "4294967292"] {
         let world = parse(&[&shell[..], &[("SLURM_STEP_ID", step)]].concat()).unwrap();
         assert!(world.advice().is_some(), "{step}");
@@ -172,7 +171,8 @@ fn the_shell_of_an_allocation_is_told_of_srun() {
     assert_eq!(of_one.advice(), None);
 }
 
-/// What Slurm 22.05 sets for a task of `salloc -w node3 -n2 : -w node1 -n1 srun --het-group=…`.
+/// Variables that Slurm 22.05 sets for a task of `salloc -w node3 -n2 : -w node1 -n1 srun
+/// --het-group=…`.
 const COMPONENTS: [(&str, &str); 3] = [
     ("SLURM_HET_SIZE", "2"),
     ("SLURM_JOB_NODELIST_HET_GROUP_0", "node3"),
@@ -215,7 +215,7 @@ fn components_that_are_numbered_jointly_are_one_world() {
             ("SLURM_NTASKS", "3"),
             ("SLURM_STEP_NUM_TASKS", "3"),
             ("SLURM_STEP_NUM_NODES", "2"),
-            // By name, unlike the nodes' numbers.
+            // Sorted by name, unlike the numbers of the nodes.
             ("SLURM_STEP_NODELIST", "node[1,3]"),
             ("SLURM_STEP_TASKS_PER_NODE", "1,2"),
         ];
@@ -232,7 +232,7 @@ fn components_that_are_numbered_jointly_are_one_world() {
         assert_eq!(world.node().to_string(), node);
         assert_eq!(world.local_size(), local_size);
         assert_eq!(world.master().unwrap().host, "node3");
-        // `srun -n2 … : -n1 …` outside of an allocation calls them packs.
+        // `srun -n2 … : -n1 …` outside an allocation calls them packs.
         let packs = [
             ("SLURM_JOB_NODELIST_HET_GROUP_0", ""),
             ("SLURM_JOB_NODELIST_HET_GROUP_1", ""),
@@ -242,7 +242,7 @@ fn components_that_are_numbered_jointly_are_one_world() {
         let same = task(rank, local, node, name, &packs).unwrap();
         assert_eq!(same.master(), world.master());
     }
-    // Each component for itself, in whatever way.
+    // Each component alone, in whatever way.
     for (rank, node, name, changes) in [
         ("0", "0", "node1", &[][..]),
         ("2", "1", "node2", &[]),
@@ -295,7 +295,7 @@ fn each_mistake_has_its_error() {
                 }
             )
         }),
-        // Tasks that are counted for each component.
+        // Tasks counted for each component.
         (&[("SLURM_HET_SIZE", "2"), ("SLURM_NTASKS", "6")], |e| {
             matches!(e, WorldError::Contradiction { .. })
         }),
@@ -324,7 +324,7 @@ fn a_program_without_mpi_needs_none_under_srun() {
 
 #[test]
 fn mpirun_inside_a_job_is_believed_and_slurm_is_not() {
-    // As seen on the second node of two: a daemon of mpirun is Slurm's only task there.
+    // As on the second node of two: a daemon of mpirun is Slurm's only task there.
     let inside = [
         ("SLURM_PROCID", "0"),
         ("SLURM_STEP_NUM_TASKS", "1"),
@@ -357,7 +357,7 @@ fn mpirun_inside_a_job_is_believed_and_slurm_is_not() {
         (Launch::Mpi, 3, 4)
     );
     assert!(!world.assumes_local_size());
-    // A launcher need not say how many ranks this node has.
+    // A launcher need not tell the number of ranks on this node.
     let unsaid: Vec<_> = meeting
         .iter()
         .map(|&(name, value)| match name.contains("_LOCAL_") {
@@ -368,11 +368,12 @@ fn mpirun_inside_a_job_is_believed_and_slurm_is_not() {
     assert!(parse(&unsaid).unwrap().assumes_local_size());
 }
 
-/// `prterun` tells the number of ranks to its library alone. No process may train alone for that.
+/// `prterun` tells the number of ranks only to its library. A process must not train alone for that
+/// reason.
 #[test]
 fn a_launcher_that_tells_no_size_is_not_passed_over() {
     let vars = |name: &str| (name == "PMIX_RANK").then(|| "3".to_owned());
-    // Nor for being started by one of Slurm's tasks.
+    // Nor because one of Slurm's tasks started it.
     let within = [
         ("SLURM_NTASKS", "1"),
         ("SLURM_PROCID", "0"),
@@ -455,7 +456,7 @@ fn tasks_that_somebody_has_placed_are_looked_for_there() {
     assert_eq!(host("node2\nnode1\n", "arbitrary"), "node2");
     assert_eq!(host("# mine\n\n node2*3\nnode1\n", "arbitrary"), "node2");
     assert_eq!(host("node2\nnode1\n", "block"), "node1");
-    // Then it is as if there were none.
+    // As if there were no host file.
     assert_eq!(host("", "arbitrary"), "node1");
     assert_eq!(host("*", "arbitrary"), "node1");
     assert_eq!(host(&"#".repeat(100_000), "arbitrary"), "node1");
