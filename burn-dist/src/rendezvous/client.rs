@@ -22,37 +22,37 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a store gets to answer beyond the time it was given itself.
+/// Extra time for the store's answer, beyond the time that it was given.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the end waits for the store to take note of a good-bye.
+/// How long the end waits for the store to note a goodbye.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// How long a rank that hosts the store and gives up waits until the store has passed on why. Its
-/// process may end then.
+/// How long a rank that hosts the store and gives up waits until the store has told the others why.
+/// Its process may end then.
 const LAST_WORD: Duration = Duration::from_millis(500);
-/// How long ranks whose launcher is gone get to save their state and end. The launcher's store does
-/// nothing in a step.
+/// Time for ranks whose launcher is gone to save their state and end. The launcher's store is not
+/// needed in a step.
 const SAVING: Duration = Duration::from_secs(600);
 
-/// How often to look meanwhile whether other ranks have ended.
+/// Pause between looks for the end of other ranks meanwhile.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Is told that the launcher is gone.
+/// Callback for the end of the launcher.
 type Told = Box<dyn FnOnce() + Send>;
 
-/// Who is told, once, when the store of this process's launcher is gone.
+/// Called once when the store of this process's launcher is gone.
 static LAUNCHER_GONE: Mutex<Option<Told>> = Mutex::new(None);
 
-/// Calls `then` when the store of a local launcher is gone. The run fails 10 minutes later rather
-/// than at once.
+/// Calls `then` when the store of a local launcher is gone. The run then fails 10 minutes later
+/// instead of at once.
 pub(crate) fn when_launcher_is_gone(then: impl FnOnce() + Send + 'static) {
     *lock(&LAUNCHER_GONE) = Some(Box::new(then));
 }
 
 /// One authenticated connection to the store, open for the whole run.
 ///
-/// It is used from any thread; a thread of its own listens to the store, so a rank that computes
-/// still answers when asked for its progress, and learns at once when another rank fails. Dropping
-/// it tells the others that this rank is done.
+/// It can be used from any thread. Its own thread listens to the store, so a computing rank still
+/// answers questions about its progress, and learns at once when another rank fails. Dropping it
+/// tells the others that this rank is done.
 #[derive(Debug)]
 pub struct Store {
     rank: usize,
@@ -65,7 +65,7 @@ pub struct Store {
     progress: Arc<AtomicU64>,
     /// `None` for a single rank.
     link: Option<Control>,
-    /// Rank 0 hosts the store where no launcher does.
+    /// The store, if this process is rank 0 and no launcher hosts it.
     server: Option<StoreServer>,
 }
 
@@ -74,19 +74,19 @@ struct Control {
     address: SocketAddr,
     wire: Arc<Wire>,
     monitor: Option<JoinHandle<()>>,
-    /// Number of the next exchange. Held while one goes on: there is one at a time.
+    /// Number of the next exchange. Locked during an exchange, so only one runs at a time.
     exchange: Mutex<u64>,
-    /// Number of the last survey. Held while one goes on.
+    /// Number of the last survey. Locked during a survey.
     survey: Mutex<u64>,
 }
 
-/// What the monitor thread shares with the callers.
+/// State that the monitor thread shares with the callers.
 #[derive(Debug)]
 struct Wire {
     writer: Mutex<Writer>,
     inbox: Mutex<Inbox>,
     changed: Condvar,
-    /// This side ends the connection, so its end is no fault.
+    /// This side ends the connection, so its end is not a fault.
     closing: AtomicBool,
     /// Processes of the other ranks. Once the launcher is gone, the monitor polls them.
     peers: Mutex<BTreeMap<usize, Process>>,
@@ -116,13 +116,14 @@ struct Inbox {
 }
 
 impl Store {
-    /// Connects this rank to the run's store, trying for `timeout`, since the store may start
-    /// later. Rank 0 starts the store itself where no launcher does. `timeout` is also how long
+    /// Connects this rank to the run's store; rank 0 starts the store if no launcher does.
+    ///
+    /// It retries for `timeout`, since the store may start later. `timeout` is also how long
     /// [`Store::all_gather`] waits for the other ranks.
     ///
     /// # Errors
-    /// If nothing listens there until the time is over, or what listens is no store, is of another
-    /// version, run or world size, or already has this rank.
+    /// Fails if no store answers in time. Also fails if the store has another version, run or world
+    /// size, or already has this rank.
     pub fn connect(world: &World, timeout: Duration) -> Result<Self, RendezvousError> {
         let deadline = deadline::after(timeout);
         tracing::debug!("{}", world.describe());
@@ -149,7 +150,7 @@ impl Store {
         let Keys { send, receive } = session;
         let system = RendezvousError::system("can't set up the connection to the store");
         configure_control(&stream).map_err(&system)?;
-        // A store that takes nothing for so long is as good as gone.
+        // A store that accepts nothing for this long counts as gone.
         stream
             .set_write_timeout(Some(timeout.max(PATIENCE)))
             .map_err(&system)?;
@@ -222,7 +223,7 @@ impl Store {
         })
     }
 
-    /// This process's rank.
+    /// Rank of this process.
     pub fn rank(&self) -> usize {
         self.rank
     }
@@ -232,21 +233,23 @@ impl Store {
         self.size
     }
 
-    /// Gives `payload` to all ranks and gets theirs, in rank order. All ranks must call with the
-    /// same `tag` in the same order. Waits as long as [`Store::connect`] was told to.
+    /// Gives `payload` to all ranks and returns theirs, in rank order.
+    ///
+    /// All ranks call it with the same `tag` in the same order. It waits as long as
+    /// [`Store::connect`] was told to.
     ///
     /// # Errors
-    /// If a rank does not come in time, failed or left, or is at another tag; if the store is
-    /// gone; if the payload has more than [`MAX_PAYLOAD`] or the tag more than [`MAX_TAG`] bytes.
-    /// After an error that other ranks share no exchange works any more.
+    /// Fails if a rank does not come in time, failed, left or is at another tag, or if the store is
+    /// gone. Also fails if the payload is longer than [`MAX_PAYLOAD`] bytes or the tag longer than
+    /// [`MAX_TAG`]. After an error that other ranks share, no exchange works any more.
     pub fn all_gather(&self, tag: &str, payload: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
         self.all_gather_within(tag, payload, self.timeout)
     }
 
-    /// [`Store::all_gather`] with a time-out of its own; that of the rank that calls first counts.
+    /// Does a [`Store::all_gather`] with its own timeout; that of the rank that calls first counts.
     ///
     /// # Errors
-    /// As for [`Store::all_gather`].
+    /// As [`Store::all_gather`].
     pub fn all_gather_within(
         &self,
         tag: &str,
@@ -295,11 +298,12 @@ impl Store {
         })
     }
 
-    /// Asks every rank how far it is, `timeout` at most: the number that each has in
-    /// [`Store::progress`], `None` for those that did not answer (stopped, failed or gone).
+    /// Asks every rank for its number in [`Store::progress`], for at most `timeout`.
+    ///
+    /// `None` for ranks that did not answer: they are stopped, failed or gone.
     ///
     /// # Errors
-    /// If the store does not answer or is gone.
+    /// Fails if the store does not answer or is gone.
     pub fn survey(&self, timeout: Duration) -> Result<Vec<Option<u64>>, RendezvousError> {
         let Some(link) = &self.link else {
             return Ok(vec![Some(self.progress.load(Ordering::Acquire))]);
@@ -323,19 +327,19 @@ impl Store {
         }
     }
 
-    /// Where to look for the failure of another rank.
+    /// The board with the failures of other ranks.
     pub fn faults(&self) -> FaultBoard {
         self.faults.clone()
     }
 
-    /// Tells all other ranks that and why this one stops, and whoever waits on this one. Best
-    /// effort: nobody may be left to hear.
+    /// Tells all other ranks why this one stops, and wakes waiters on this rank.
+    ///
+    /// Best effort: nobody may be left to hear.
     pub fn abort(&self, reason: &str) {
         self.abort_because_of(None, reason);
     }
 
-    /// The same, where another rank is to blame: those who hear of it are told that it was that
-    /// one.
+    /// Does the same and blames `culprit`: the others are told that it failed.
     pub fn abort_because_of(&self, culprit: Option<usize>, reason: &str) {
         let Some(link) = &self.link else { return };
         self.faults.record(Fault {
@@ -349,12 +353,12 @@ impl Store {
         }
     }
 
-    /// The number that other ranks see in a [`Store::survey`]: the collective last entered.
+    /// The number that other ranks see in a [`Store::survey`]: the collective entered last.
     pub fn progress(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.progress)
     }
 
-    /// Takes the processes of other ranks on this machine. Once the launcher is gone, a rank that
+    /// Watches the processes of other ranks on this machine. Once the launcher is gone, a rank that
     /// waits for one of them fails soon after that process has ended.
     pub(crate) fn watch_processes(&self, peers: impl IntoIterator<Item = (usize, Pid)>) {
         let Some(link) = &self.link else { return };
@@ -384,7 +388,7 @@ impl Store {
         sent.map_err(|_| self.ended(link))
     }
 
-    /// Whether an exchange can still succeed.
+    /// Checks that an exchange can still succeed.
     fn check(&self, link: &Control, inbox: &Inbox) -> Result<(), RendezvousError> {
         if let Some(fault) = self.faults.get() {
             return Err(RendezvousError::Fault(fault));
@@ -415,7 +419,7 @@ impl Drop for Store {
             link.close();
         }
         if let Some(server) = self.server.take() {
-            // Others may still need it, but not once the run has failed.
+            // Others may still need the store, but not once the run has failed.
             let limit = match server.first_fault() {
                 Some(_) => FAREWELL,
                 None => self.timeout,
@@ -429,7 +433,7 @@ impl Drop for Store {
 
 impl Control {
     fn close(&mut self) {
-        // Locked, so that it does not fall between the look and the sleep of who waits for it.
+        // Locked, so that it does not fall between a waiter's check and its sleep.
         let inbox = lock(&self.wire.inbox);
         self.wire.closing.store(true, Ordering::Release);
         drop(inbox);
@@ -439,7 +443,7 @@ impl Control {
         let _ = writer.send(&Message::Bye);
         let _ = writer.stream.shutdown(Shutdown::Write);
         drop(writer);
-        // The store answers a good-bye by ending the connection.
+        // The store answers a goodbye by ending the connection.
         drop(self.wire.wait(FAREWELL, |inbox| !inbox.ended));
         let _ = lock(&self.wire.writer).stream.shutdown(Shutdown::Both);
         if let Some(monitor) = self.monitor.take() {
@@ -471,7 +475,7 @@ struct Monitor {
     wire: Arc<Wire>,
     faults: FaultBoard,
     progress: Arc<AtomicU64>,
-    /// What it means when the connection ends.
+    /// Meaning of the end of the connection.
     gone: String,
     /// Whether the store is that of a local launcher.
     is_of_launcher: bool,
@@ -487,7 +491,7 @@ impl Monitor {
                     }
                 }
                 Err(protocol::FrameError::Stream(_)) => {
-                    // Who waits for the store's answer waits in vain, also while others save.
+                    // Waiters for the store's answer wait in vain, even while others save.
                     lock(&self.wire.inbox).ended = true;
                     self.wire.changed.notify_all();
                     self.leave_time_to_save();
@@ -503,9 +507,8 @@ impl Monitor {
         self.wire.changed.notify_all();
     }
 
-    /// Where somebody wants to know that the launcher is gone, ranks have each other still: they
-    /// save what they have before the run fails. Every wait for another rank has its time-out
-    /// meanwhile.
+    /// If a callback for the end of the launcher is set, ranks save their state before the run
+    /// fails: they still have each other. Every wait for another rank keeps its timeout.
     fn leave_time_to_save(&self) {
         let is_closing = || self.wire.closing.load(Ordering::Acquire);
         if !self.is_of_launcher || is_closing() || self.faults.is_faulty() {

@@ -1,4 +1,4 @@
-//! The way into a run: find the store or start it, connect, prove oneself, be welcomed.
+//! A rank's way into the run: finds or starts the store, connects, authenticates and is welcomed.
 
 use super::error::RendezvousError;
 use super::protocol::{self, Message, Refusal};
@@ -18,25 +18,24 @@ use std::time::{Duration, Instant};
 /// Longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// How long the first attempt waits for an address that does not react; the following ones wait
-/// longer.
+/// How long the first attempt waits for an address that does not react; later ones wait longer.
 const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where the store may be at one of several ports: the part of all the time that ranks have for
-/// finding each other after which nothing more is expected of a port, and, once the store of
-/// another run has refused this rank, of any.
+/// Divisor of the total time if the store may be at one of several ports. After this part nothing
+/// more is expected of a port and, once the store of another run has refused this rank, of any
+/// port.
 const ONE_PORT: u32 = 4;
 
 /// How long the store of a local launch may refuse connections. It listens before ranks are
-/// started, so its launcher is gone then, and nobody else waits for this rank or would end it.
+/// started, so after that its launcher is gone, and nobody waits for this rank or would end it.
 const ORPHANED: Duration = Duration::from_secs(2);
 
-/// How long a rank 0 that can't host the store tells that to other ranks of its machine.
+/// How long a rank 0 that cannot host the store tells that to other ranks of its machine.
 const TELLS: Duration = Duration::from_secs(4);
 /// How long they then get to read it.
 const READS: Duration = Duration::from_secs(1);
 
-/// Where the ranks meet: as the world says, or as they agree over MPI, for which they wait `limit`
+/// The ranks' meeting place, from the world or agreed over MPI, for which ranks wait up to `limit`
 /// for each other. All ranks call it.
 pub(super) fn meeting(world: &World, limit: Duration) -> Result<Meeting, RendezvousError> {
     if let Some(companion) = &world.from_launcher.companion {
@@ -53,7 +52,7 @@ pub(super) fn meeting(world: &World, limit: Duration) -> Result<Meeting, Rendezv
     }
 }
 
-/// Refuses what can't work, on every rank alike: the others would wait for rank 0 in vain.
+/// Refuses impossible settings on every rank alike: the others would wait for rank 0 in vain.
 pub(super) fn check(world: &World, master: &Master) -> Result<(), RendezvousError> {
     match master.loopback() {
         Some(ip) if world.nodes() > 1 => Err(RendezvousError::Loopback {
@@ -64,8 +63,8 @@ pub(super) fn check(world: &World, master: &Master) -> Result<(), RendezvousErro
     }
 }
 
-/// Starts the store on rank 0, at the address that the others were told. Where that can't be, tells
-/// those that can be reached.
+/// Starts the store on rank 0, at the address that the others know. If that fails, tells the ranks
+/// that it can reach.
 pub(super) fn host(world: &World, meeting: &mut Meeting) -> Result<StoreServer, RendezvousError> {
     let listener = meeting.listener.take();
     let Meeting { master, secret, .. } = &*meeting;
@@ -101,7 +100,7 @@ fn host_at_a_port(
     })
 }
 
-/// The port is one that nobody else has a reason to choose.
+/// Warns that the port is in use; no other program has a reason to choose it.
 fn warn_of(taken: SocketAddr, port: u16) {
     let holder = match listening_user(taken.port()) {
         Some(user) => format!("a process of user {user}"),
@@ -141,7 +140,7 @@ fn host_at(
     if master.ip().is_some() {
         return Err(failure);
     }
-    // The other hosts may know this one's name by a better address (Debian's own is 127.0.1.1).
+    // Other hosts may know this one's name by a better address (Debian's own is 127.0.1.1).
     let listener = listen_everywhere(port).map_err(|source| {
         let address = (LOOPBACK[0], port).into();
         match source.kind() {
@@ -166,13 +165,13 @@ fn may_span_nodes(world: &World, master: &Master) -> bool {
     world.nodes() > 1 || (world.assumes_local_size() && master.loopback().is_none())
 }
 
-/// Ranks of the same machine look for the store at its loopback address, too. There they are told
-/// why there is none.
+/// Tells the other ranks why there is no store.
 ///
-/// Those of other machines look at MASTER_ADDR alone. If that is translated on the way (the public
-/// address of a virtual machine, that of a service of Kubernetes), they reach this one, and learn
-/// that it is refused. Otherwise it leads nowhere or to a third machine, and nobody can tell them:
-/// they go on until their launcher ends them, or the time-out.
+/// Ranks of the same machine also look for the store at its loopback address, and are told there.
+/// Ranks of other machines look only at MASTER_ADDR. If that address is translated on the way (the
+/// public address of a virtual machine, a Kubernetes service), they reach this rank and learn that
+/// it is refused. Otherwise it leads nowhere or to a third machine, and nobody can tell them: they
+/// go on until their launcher ends them or they time out.
 fn tell_others(world: &World, master: &Master, secret: &Secret, error: &RendezvousError) {
     let may_be_reached = world.nodes() > 1 && matches!(error, RendezvousError::NotLocal { .. });
     let alone = world.local_size() == 1 && !may_be_reached;
@@ -211,7 +210,7 @@ fn resolve(master: &Master, port: u16) -> Result<Vec<SocketAddr>, RendezvousErro
     }
 }
 
-/// Attempts of one rank to get into the run.
+/// One rank's attempts to enter the run.
 pub(super) struct Attempt<'a> {
     world: &'a World,
     secret: &'a Secret,
@@ -219,25 +218,25 @@ pub(super) struct Attempt<'a> {
     deadline: Instant,
 }
 
-/// A rank's way into the run.
+/// A rank that has entered the run.
 pub(super) struct Entered {
     pub stream: TcpStream,
     pub session: Keys,
-    /// Where the store is.
+    /// Address of the store.
     pub address: SocketAddr,
 }
 
 /// How one attempt failed.
 enum AttemptFailure {
-    /// It may work later.
+    /// It may succeed later.
     Later(SocketAddr, StreamError),
-    /// What answered is a store that this rank was in, or one that is about to end: that of the run
-    /// before, whose place ours takes when it is gone; or that of a local launch, where ranks meet
-    /// again when all of them have left.
+    /// The store that answered is about to end, or this rank has left it: it belongs to the
+    /// previous run, whose place ours takes, or to a local launch, where ranks meet again when all
+    /// have left.
     Ending(RendezvousError),
-    /// Something answered that never will be our store.
+    /// The answer came from a program that never will be our store.
     Final(RendezvousError),
-    /// The same, and it is none of any run, of another version, or passes on to a store.
+    /// As `Final`; the program belongs to no run or another version, or relays to a store.
     Stranger(RendezvousError),
 }
 
@@ -261,7 +260,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Tries until the deadline.
+    /// Retries until the deadline.
     pub(super) fn retry(
         &self,
         master: &Master,
@@ -295,7 +294,7 @@ impl<'a> Attempt<'a> {
                         {
                             return Err(error);
                         }
-                        // This port may be another run's, or anybody's.
+                        // This port may belong to another run, or to any program.
                         AttemptFailure::Final(error) => {
                             refused.get_or_insert((Instant::now(), error));
                         }
@@ -336,8 +335,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// A rank 0 that its name does not lead to may be on this machine. Who else listens there does
-    /// not matter.
+    /// A rank 0 that its name does not lead to may be on this machine. Other listeners there do not
+    /// matter.
     fn beside(&self, master: &Master, tried: &[SocketAddr]) -> Option<Entered> {
         let is_local = self.world.launch() == Launch::Local || self.world.node() > 0;
         if is_local || tried.iter().any(|address| address.ip().is_loopback()) {
@@ -351,7 +350,7 @@ impl<'a> Attempt<'a> {
         places.find_map(|place| self.attempt(place, FIRST_PATIENCE, soon).ok())
     }
 
-    /// Tries once, where this process has its own store.
+    /// Tries once, if this process has its own store.
     pub(super) fn once(&self, address: SocketAddr) -> Result<Entered, RendezvousError> {
         let mut ips = vec![address.ip()];
         if address.ip().is_unspecified() {
@@ -385,7 +384,7 @@ impl<'a> Attempt<'a> {
         })
     }
 
-    /// What it means that nothing takes connections at `address`.
+    /// The error if nothing accepts connections at `address`.
     fn unreachable(&self, address: SocketAddr, source: std::io::Error) -> AttemptFailure {
         let refused = source.kind() == ErrorKind::ConnectionRefused;
         match refused && self.world.launch() == Launch::Local && self.begin.elapsed() > ORPHANED {
@@ -428,8 +427,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// `connecting` is how long the other host may take to answer at all, `verdict` until when
-    /// whoever answers may think about this rank's proof.
+    /// Tries once. The other host may take `connecting` to answer at all; the program that answers
+    /// may consider this rank's proof until `verdict`.
     fn attempt(
         &self,
         address: SocketAddr,
@@ -441,14 +440,14 @@ impl<'a> Attempt<'a> {
         let refused = |error| self.unreachable(address, error);
         let mut stream =
             TcpStream::connect_timeout(&address, limit.min(connecting)).map_err(refused)?;
-        // With nobody listening, a connection within one host can end up at its own start.
+        // If nobody listens, a connection within one host can end up at its own start.
         if stream.local_addr().ok() == Some(address) {
             return Err(refused(ErrorKind::ConnectionRefused.into()));
         }
         let deadline = Instant::now() + limit;
         let (rank, size) = (self.world.rank(), self.world.size());
         let context = encode_context(rank, size);
-        // Once it has shown that it knows the secret, this rank may already be in: trying again
+        // Once it has shown that it knows the secret, this rank may already be accepted. A retry
         // would find itself there.
         let limits = Limits {
             proof: deadline,
@@ -497,7 +496,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Says after a while that this rank is still trying.
+    /// Reports after a while that this rank is still trying.
     fn reminder(&self, master: &Master) -> Reminder {
         let (rank, master) = (self.world.rank(), master.clone());
         let left = self.deadline.saturating_duration_since(Instant::now());
@@ -517,7 +516,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// Whether the address of the store is one of this machine, loopback aside.
+/// Whether the address of the store belongs to this machine, loopback aside.
 fn is_own(master: &Master) -> bool {
     let addresses = resolve(master, 0).unwrap_or_default();
     let own =
@@ -525,19 +524,19 @@ fn is_own(master: &Master) -> bool {
     addresses.iter().any(own)
 }
 
-/// Says something once, after a while, unless it is dropped before.
+/// Reports something once, after a while, unless it is dropped before.
 struct Reminder {
     last: Arc<Mutex<String>>,
     _alive: Sender<()>,
 }
 
 impl Reminder {
-    /// `say` gets what was noted last.
+    /// `say` gets the latest note.
     fn new(after: Duration, say: impl FnOnce(&str) + Send + 'static) -> Self {
         let last = Arc::new(Mutex::new("no answer yet".to_owned()));
         let (alive, dropped) = channel();
         let noted = last.clone();
-        // Without a thread the error at the end says it.
+        // Without a thread, the error at the end says it.
         let _ = std::thread::Builder::new()
             .name("store-patience".into())
             .spawn(move || {

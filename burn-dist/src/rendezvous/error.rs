@@ -1,4 +1,4 @@
-//! What can go wrong between a rank and the store, in words that say what to do.
+//! Errors between a rank and the store.
 
 use super::protocol::{GatherFailure, MAX_PAYLOAD, MAX_TAG, Refusal};
 use crate::open_files::TooFewOpenFiles;
@@ -9,7 +9,7 @@ use crate::world::Master;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Why ranks did not meet, or can't exchange anything any more.
+/// The reason why ranks did not meet, or cannot exchange data any more.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {
@@ -22,25 +22,25 @@ pub enum RendezvousError {
     /// MPI could not tell the ranks where to meet.
     #[error("the ranks could not agree over MPI on where to meet: {reason}")]
     Mpi {
-        /// What went wrong.
+        /// The error.
         reason: String,
     },
     /// The store's host name has no address.
     #[error("can't find the address of {master}: {source}. Check MASTER_ADDR")]
     Resolve {
-        /// What was looked up.
+        /// The address that was looked up.
         master: Master,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Another program, or a run that has not ended, listens there.
+    /// Another program, or a run that has not ended, uses the port.
     #[error(
         "port {port} is in use on this machine ({address}): another run or program listens there. \
          Choose another port, for example MASTER_PORT={other}, the same for all ranks",
         port = address.port(), other = other_port(*address)
     )]
     PortInUse {
-        /// Where the store should listen.
+        /// Address for the store.
         address: SocketAddr,
     },
     /// Rank 0 runs on another host than MASTER_ADDR says.
@@ -50,12 +50,12 @@ pub enum RendezvousError {
         ip = address.ip()
     )]
     NotLocal {
-        /// Where the store should listen.
+        /// Address for the store.
         master: Master,
-        /// What that resolves to.
+        /// The address that it resolves to.
         address: SocketAddr,
     },
-    /// Other nodes could never reach a store there.
+    /// Other nodes cannot reach a store at this address.
     #[error(
         "{host} is {ip} on this machine, which other nodes can't reach. Set MASTER_ADDR to the \
          address of rank 0's host on the network between the nodes (torchrun takes it from \
@@ -64,91 +64,91 @@ pub enum RendezvousError {
         ip = address.ip()
     )]
     Loopback {
-        /// Where the store should listen.
+        /// Address for the store.
         master: Master,
-        /// What that resolves to.
+        /// The address that it resolves to.
         address: SocketAddr,
     },
-    /// The store can't listen for another reason.
+    /// The store cannot listen for another reason.
     #[error("can't listen at {address}: {source}")]
     Listen {
-        /// Where the store should listen.
+        /// Address for the store.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The store could not keep a connection to every rank.
+    /// The limit of open files is too low for a connection to every rank.
     #[error("can't host the store: {0}")]
     OpenFiles(#[from] TooFewOpenFiles),
-    /// Nobody answered until the time was over.
+    /// No store answered in time.
     #[error(
         "no store at {master} after {waited:?}: {source}. Does rank 0 run there, and can this \
          machine reach that port? A run whose ranks are all connected takes no others"
     )]
     NothingListens {
-        /// Where the store should be.
+        /// Address of the store.
         master: Master,
         /// How long this rank tried.
         waited: Duration,
-        /// What the last attempt met.
+        /// Error of the last attempt.
         source: std::io::Error,
     },
-    /// Nobody answers any more.
+    /// The launcher's store no longer answers.
     #[error(
         "nothing listens at {address}, where the launcher's store was when it started this rank \
          ({source}): the launcher is gone, or all ranks of its run are connected already. A process \
          connects one group, which can be split"
     )]
     LauncherGone {
-        /// Where the store was.
+        /// Address of the store.
         address: SocketAddr,
-        /// What the last attempt met.
+        /// Error of the last attempt.
         source: std::io::Error,
     },
-    /// Whoever listens there can't be reached from this machine itself.
+    /// The store cannot be reached from this machine.
     #[error("can't connect to {address}: {source}. Is that network interface up?")]
     Unreachable {
-        /// Where the store is.
+        /// Address of the store.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Something passes on what the rank and the store say to each other.
+    /// A relay or NAT is between the rank and the store.
     #[error(
         "the connection to the store at {address} goes through a relay or a NAT and is refused: this \
          rank sees it as {ours}, the store as {theirs}. If another user listens at {address}, choose \
          another MASTER_PORT; with a NAT, set MASTER_ADDR to an address that rank 0's host has itself"
     )]
     Relayed {
-        /// Where this rank looked for the store.
+        /// Address at which this rank looked for the store.
         address: SocketAddr,
         /// The connection as this rank sees it.
         ours: Box<Ends>,
         /// The connection as the store sees it.
         theirs: Box<Ends>,
     },
-    /// Something else listens there.
+    /// Another program listens there.
     #[error(
         "what listens at {address} is not a burn-dist store: {reason}. Choose another MASTER_PORT"
     )]
     NotAStore {
-        /// Where the store should be.
+        /// Address of the store.
         address: SocketAddr,
-        /// What it did.
+        /// Its answer.
         reason: String,
     },
-    /// The two ends are different versions.
+    /// Rank and store have different versions.
     #[error(
         "the store at {address} speaks version {theirs} of the protocol, this rank version \
          {VERSION}: start the same program on all nodes"
     )]
     VersionDiffers {
-        /// The store.
+        /// Address of the store.
         address: SocketAddr,
-        /// Its version.
+        /// Version of the store.
         theirs: u16,
     },
-    /// The store belongs to another run, or this rank was given another secret.
+    /// The store belongs to another run, or has another secret.
     #[error(
         "the store at {address} has another secret or is another run's: all ranks of a run need the \
          same BURN_DIST_SECRET, and two runs on one host need different MASTER_PORTs. Under Slurm and \
@@ -156,10 +156,10 @@ pub enum RendezvousError {
          that folder"
     )]
     WrongSecret {
-        /// The store.
+        /// Address of the store.
         address: SocketAddr,
     },
-    /// A rank runs another build.
+    /// A rank runs another executable.
     #[error(
         "rank {rank} runs another program than rank 0: the executable files differ. Install the same \
          build on all nodes, or set the group's `same_program` to false if that is meant to be"
@@ -168,23 +168,23 @@ pub enum RendezvousError {
         /// The first rank that differs.
         rank: usize,
     },
-    /// Ranks disagree on how many they are.
+    /// Ranks disagree about the world size.
     #[error(
         "world size differs: this rank says {ours}, the store at {address} says {theirs}. Set the \
          same WORLD_SIZE for all ranks"
     )]
     WorldSizeDiffers {
-        /// The store.
+        /// Address of the store.
         address: SocketAddr,
         /// This rank's world size.
         ours: usize,
-        /// The store's.
+        /// The world size of the store.
         theirs: usize,
     },
-    /// There is no such rank.
+    /// The rank does not exist.
     #[error("rank {rank} does not exist: the store at {address} is for ranks 0 to {last}", last = size.saturating_sub(1))]
     RankOutOfRange {
-        /// The store.
+        /// Address of the store.
         address: SocketAddr,
         /// This rank.
         rank: usize,
@@ -197,52 +197,52 @@ pub enum RendezvousError {
          a group already, which can be split"
     )]
     RankTaken {
-        /// The store.
+        /// Address of the store.
         address: SocketAddr,
         /// This rank.
         rank: usize,
     },
-    /// The rank was in the run and is no more; a run does not take ranks back.
+    /// The rank has left the run, and a run does not take ranks back.
     #[error(
         "rank {rank} was in the run of the store at {address} and has left it, and others are still there or have \
          failed: start all ranks again when none of that run is left, and within one process drop the first group on \
          all ranks before they connect again"
     )]
     RankGone {
-        /// The store.
+        /// Address of the store.
         address: SocketAddr,
         /// This rank.
         rank: usize,
     },
-    /// The store is that of an earlier run.
+    /// The store belongs to an earlier run.
     #[error(
         "the store at {address} is of a run of another size that is ending, and did not end in time: wait for \
          that run, or choose another MASTER_PORT, the same for all ranks"
     )]
     Ending {
-        /// The store.
+        /// Address of the store.
         address: SocketAddr,
     },
-    /// Not all ranks came in time.
+    /// Ranks did not come in time.
     #[error("{}", missing(address, tag, *waited, ranks))]
     Missing {
-        /// The store.
+        /// Address of the store.
         address: SocketAddr,
-        /// What the ranks should have met for.
+        /// Purpose of the exchange.
         tag: String,
         /// How long the first of them waited.
         waited: Duration,
-        /// Who did not come, and whether it was connected at all.
+        /// The missing ranks, and whether each was connected at all.
         ranks: Vec<(usize, bool)>,
     },
-    /// Two ranks are at different places of the program.
+    /// Two ranks are at different points of the program.
     #[error(
         "ranks disagree on exchange {sequence}: rank {} is at `{}`, rank {} at `{}`. All ranks must \
          make the same calls in the same order",
         first.0, first.1, second.0, second.1
     )]
     TagsDiffer {
-        /// How many exchanges went well before.
+        /// Number of successful exchanges before.
         sequence: u64,
         /// A rank and its tag.
         first: (usize, String),
@@ -252,7 +252,7 @@ pub enum RendezvousError {
     /// A rank was done before the others.
     #[error("rank {rank} has left the run; the others wait for it at `{tag}`")]
     Left {
-        /// What the ranks should have met for.
+        /// Purpose of the exchange.
         tag: String,
         /// The rank.
         rank: usize,
@@ -263,32 +263,32 @@ pub enum RendezvousError {
     /// The store is connected but does not react.
     #[error("the store at {address} has not answered for {waited:?}: is its process stopped?")]
     Silent {
-        /// The store.
+        /// Address of the store.
         address: SocketAddr,
         /// How long this rank waited.
         waited: Duration,
     },
-    /// More than an exchange takes.
+    /// The payload is too long for an exchange.
     #[error("{bytes} bytes are too many to exchange through the store, at most {MAX_PAYLOAD} fit")]
     PayloadTooLong {
         /// Length of the payload.
         bytes: usize,
     },
-    /// A tag is a name, no data.
+    /// The tag is too long for a name.
     #[error("a tag of {bytes} bytes is too long, at most {MAX_TAG} fit")]
     TagTooLong {
         /// Length of the tag.
         bytes: usize,
     },
-    /// The secret can't be used.
+    /// The secret is unusable.
     #[error("no secret: {0}")]
     Secret(#[from] SecretError),
-    /// The system refused something else.
+    /// The system refused another operation.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -298,7 +298,7 @@ impl RendezvousError {
         move |source| Self::System { what, source }
     }
 
-    /// What a failed handshake with the store at `address` means.
+    /// The error for a failed handshake with the store at `address`.
     pub(crate) fn handshake(address: SocketAddr, error: AuthError) -> Self {
         match error {
             AuthError::Version { theirs, .. } => Self::VersionDiffers { address, theirs },
@@ -315,7 +315,7 @@ impl RendezvousError {
         }
     }
 
-    /// What a refusal by the store at `address` means.
+    /// The error for a refusal by the store at `address`.
     pub(crate) fn refused(address: SocketAddr, rank: usize, ours: usize, refusal: Refusal) -> Self {
         match refusal {
             Refusal::WorldSize { store } => Self::WorldSizeDiffers {
@@ -338,7 +338,7 @@ impl RendezvousError {
         }
     }
 
-    /// What a failed exchange means, as the store at `address` told it.
+    /// The error for a failed exchange, as the store at `address` reported it.
     pub(crate) fn gather(address: SocketAddr, failure: GatherFailure) -> Self {
         match failure {
             GatherFailure::Missing { tag, waited, ranks } => Self::Missing {
@@ -379,7 +379,7 @@ fn missing(address: &SocketAddr, tag: &str, waited: Duration, ranks: &[(usize, b
     let detail = if absent.is_empty() {
         "connected, but busy elsewhere".into()
     } else if absent.len() == ranks.len() {
-        // A host's name may be a loopback address on that host alone.
+        // A host's name may be a loopback address on that host only.
         let reach = match address.ip().is_loopback() {
             true => "; other hosts can't reach a loopback address",
             false => "",
@@ -396,7 +396,7 @@ fn missing(address: &SocketAddr, tag: &str, waited: Duration, ranks: &[(usize, b
     )
 }
 
-/// What to say of ranks that have not come after a while.
+/// The message about ranks that have not come after a while.
 pub(super) fn still_missing(
     address: SocketAddr,
     waited: Duration,

@@ -1,9 +1,9 @@
-//! How ranks find each other and learn of each other's fate.
+//! How ranks find each other and learn of each other's failures.
 //!
 //! Every rank keeps one authenticated control connection to the *store* open for the whole run.
-//! Over it ranks exchange what they need to connect their transports, and the store tells everybody
-//! when a rank fails, leaves or falls silent. The store is hosted by the local launcher, or by
-//! rank 0 where something else started the ranks. Gradients never pass through it.
+//! Ranks exchange the data that connects their transports over it, and the store tells all ranks
+//! when a rank fails, leaves or falls silent. The local launcher hosts the store, or rank 0 under
+//! other launchers. Gradients never pass through it.
 
 mod client;
 mod connect;

@@ -1,10 +1,10 @@
-//! The messages between a rank and the store, and their form on the wire.
+//! The messages between a rank and the store, and their encoding.
 //!
 //! A frame is `type: u8, zero: [u8; 3], length: u32` in little-endian, then `length` bytes of
-//! postcard, of which the first is the type again, and on the wire the tag of the connection's
-//! [`seal`](crate::wire::seal). The length is checked against the type's cap before memory is
-//! taken, and the tag before anything else is looked at. Texts, payloads and lists inside have caps
-//! of their own, and lists grow with the bytes that are there, not with the count that they state.
+//! postcard, whose first byte is the type again. On the wire the tag of the connection's
+//! [`seal`](crate::wire::seal) follows. The length is checked against the type's cap before memory
+//! is allocated, and the tag before anything else. Texts, payloads and lists inside have their own
+//! caps, and lists grow with the bytes that arrive, not with the count that they state.
 
 use crate::wire::net::StreamError;
 use crate::wire::seal::{Opener, TAG};
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::time::Duration;
 
-/// Most bytes that one rank can give to an all-gather.
+/// Largest payload of one rank in an all-gather, in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
-/// Most bytes of a tag.
+/// Longest tag, in bytes.
 pub const MAX_TAG: usize = 256;
-/// Most bytes of a reason; what is longer is cut.
+/// Longest reason, in bytes; longer ones are cut.
 pub const MAX_REASON: usize = 4096;
 
 const HEADER: usize = 8;
 
-/// What a frame can hold. The first block goes to the store, the second to a rank.
+/// Content of a frame. The first block goes to the store, the second to a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// A rank's part of an all-gather, and how long it will wait for the others.
@@ -37,13 +37,13 @@ pub(crate) enum Message {
     },
     /// Answer to [`Message::Query`].
     Report { query: u64, progress: u64 },
-    /// Ask all ranks for their progress.
+    /// Asks all ranks for their progress.
     Survey {
         survey: u64,
         #[serde(with = "bounded::millis")]
         timeout: Duration,
     },
-    /// This rank stops because of an error, for which another rank may be to blame.
+    /// This rank stops because of an error. Another rank may be to blame.
     Abort {
         #[serde(deserialize_with = "bounded::optional_rank")]
         culprit: Option<usize>,
@@ -53,9 +53,9 @@ pub(crate) enum Message {
     /// This rank is done.
     Bye,
 
-    /// The rank is in.
+    /// The rank is accepted.
     Welcome,
-    /// The rank is not taken in.
+    /// The rank is refused.
     Refused(Refusal),
     /// One rank's part of an all-gather that all have joined.
     Gathered {
@@ -79,16 +79,16 @@ pub(crate) enum Message {
         #[serde(deserialize_with = "bounded::rank")]
         rank: usize,
     },
-    /// How far are you?
+    /// Asks for a rank's progress.
     Query { query: u64 },
-    /// These ranks have not come for so long, connected or not; the run waits for them.
+    /// The run waits for these ranks, and whether each is connected.
     Waiting {
         #[serde(with = "bounded::millis")]
         waited: Duration,
         #[serde(deserialize_with = "bounded::ranks")]
         ranks: Vec<(usize, bool)>,
     },
-    /// What the ranks answered to a survey; `None` for those that did not.
+    /// The answers to a survey; `None` for ranks without an answer.
     Surveyed {
         survey: u64,
         #[serde(deserialize_with = "bounded::list")]
@@ -96,33 +96,33 @@ pub(crate) enum Message {
     },
 }
 
-/// Why the store does not take a rank in.
+/// The reason why the store refuses a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Refusal {
-    /// The store is for a world of this size.
+    /// The store has a different world size.
     WorldSize {
         #[serde(deserialize_with = "bounded::size")]
         store: usize,
     },
-    /// There is no such rank.
+    /// The rank does not exist.
     RankOutOfRange {
         #[serde(deserialize_with = "bounded::size")]
         store: usize,
     },
-    /// Another process is this rank.
+    /// Another process has this rank.
     RankTaken,
-    /// This rank was there and is gone.
+    /// This rank has been connected and is gone.
     RankGone,
-    /// The store is for a world of another size, some ranks of which are gone.
+    /// The store has a different world size, and some of its ranks are gone.
     Ending,
-    /// The rank stated nothing that could be understood.
+    /// The rank's statement was malformed.
     BadContext,
 }
 
-/// Why an all-gather failed for all ranks.
+/// The reason why an all-gather failed for all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum GatherFailure {
-    /// Not all came in time. `true` marks those that are connected.
+    /// Ranks did not come in time. `true` marks connected ones.
     Missing {
         #[serde(with = "bounded::tag")]
         tag: String,
@@ -131,7 +131,7 @@ pub(crate) enum GatherFailure {
         #[serde(deserialize_with = "bounded::ranks")]
         ranks: Vec<(usize, bool)>,
     },
-    /// Two ranks are at different places of the program.
+    /// Two ranks are at different points of the program.
     TagsDiffer {
         sequence: u64,
         #[serde(with = "bounded::rank_and_tag")]
@@ -148,7 +148,7 @@ pub(crate) enum GatherFailure {
     },
 }
 
-/// Why bytes are no message.
+/// The reason why bytes are not a message.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error(transparent)]
@@ -170,7 +170,7 @@ pub(crate) enum FrameError {
     Forged,
 }
 
-/// The types of messages: the places of [`Message`]'s variants, as postcard writes them.
+/// Message types: the indices of [`Message`]'s variants, as postcard writes them.
 mod kind {
     pub const GATHER: u8 = 0;
     pub const REPORT: u8 = 1;
@@ -188,7 +188,7 @@ mod kind {
     pub const SURVEYED: u8 = 13;
 }
 
-/// Most bytes after the header, by type. A number takes 10 bytes at most, a rank 3.
+/// Largest number of bytes after the header, by type. A number takes at most 10 bytes, a rank 3.
 fn limit(kind: u8) -> Option<usize> {
     Some(match kind {
         kind::GATHER | kind::GATHERED => MAX_PAYLOAD + MAX_TAG + 64,
@@ -202,7 +202,7 @@ fn limit(kind: u8) -> Option<usize> {
     })
 }
 
-/// Reads one message that the other side has sealed. Blocks until it is there.
+/// Reads one sealed message. Blocks until it is there.
 pub(crate) fn read(stream: &mut impl Read, opener: &mut Opener) -> Result<Message, FrameError> {
     let (header, body) = read_frame(stream)?;
     let mut tag = [0; TAG];
@@ -213,14 +213,14 @@ pub(crate) fn read(stream: &mut impl Read, opener: &mut Opener) -> Result<Messag
     decode(header[0], &body).ok_or(FrameError::Malformed(header[0]))
 }
 
-/// Reads a frame that has no tag.
+/// Reads a frame without a tag.
 #[cfg(test)]
 pub(crate) fn plain(stream: &mut impl Read) -> Result<Message, FrameError> {
     let (header, body) = read_frame(stream)?;
     decode(header[0], &body).ok_or(FrameError::Malformed(header[0]))
 }
 
-/// A frame of a length that is allowed, before its tag.
+/// Reads a frame of an allowed length, without its tag.
 fn read_frame(stream: &mut impl Read) -> Result<([u8; HEADER], Vec<u8>), FrameError> {
     let mut header = [0; HEADER];
     stream.read_exact(&mut header).map_err(StreamError::from)?;
@@ -251,10 +251,10 @@ fn decode(kind: u8, body: &[u8]) -> Option<Message> {
 }
 
 impl Message {
-    /// The whole frame.
+    /// Encodes the whole frame.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        // Into memory it fails for none of the types above; an empty body is a malformed message to
-        // whoever reads it.
+        // Writing to memory fails for none of the types above. A reader would refuse an empty body
+        // as malformed.
         let mut frame = postcard::to_extend(self, vec![0; HEADER]).unwrap_or(vec![0; HEADER]);
         let length = (frame.len() - HEADER) as u32;
         frame[0] = frame.get(HEADER).copied().unwrap_or_default();
@@ -263,7 +263,7 @@ impl Message {
     }
 }
 
-/// How serde writes and reads what has a limit.
+/// Serde helpers for values with a limit.
 mod bounded {
     use super::{MAX_PAYLOAD, MAX_REASON, MAX_TAG, MAX_WORLD_SIZE, cut};
     use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
@@ -279,7 +279,7 @@ mod bounded {
         }
     }
 
-    /// A rank, as an element of something.
+    /// A rank inside another value.
     #[derive(serde::Deserialize)]
     struct Rank(#[serde(deserialize_with = "rank")] usize);
 
@@ -301,7 +301,7 @@ mod bounded {
         Ok(ranks.map(|(Rank(rank), flag)| (rank, flag)).collect())
     }
 
-    /// At most one item for each rank. Memory is taken as items come.
+    /// At most one item for each rank. Memory grows as items arrive.
     pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Vec<T>, D::Error> {
@@ -329,7 +329,7 @@ mod bounded {
         from.deserialize_seq(Items(PhantomData))
     }
 
-    /// The text where it lies, if it is not too long.
+    /// The text, if it is not too long.
     fn text<'de, D: Deserializer<'de>>(from: D, limit: usize) -> Result<String, D::Error> {
         let text = <&str>::deserialize(from)?;
         match text.len() <= limit {
@@ -418,7 +418,7 @@ mod bounded {
     }
 }
 
-/// At most `limit` bytes of `text`, without tearing a character apart.
+/// At most `limit` bytes of `text`, cut between characters.
 pub(crate) fn cut(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }
@@ -567,7 +567,7 @@ mod tests {
         ));
     }
 
-    /// The body of a message of this type, out of numbers as postcard writes them and bytes.
+    /// The body of a message of this type: numbers as postcard writes them, then bytes.
     fn body(kind: u8, numbers: &[u64], rest: &[u8]) -> Vec<u8> {
         let numbers = numbers
             .iter()
@@ -583,7 +583,7 @@ mod tests {
         let read = |kind, numbers: &[u64], rest: &[u8]| decode(kind, &body(kind, numbers, rest));
         let letters = |count: usize| vec![b'a'; count];
         let (tag, reason) = (MAX_TAG as u64, MAX_REASON as u64);
-        // Sequence, time-out, the tag with its length, and the payload with its length.
+        // Sequence, timeout, the tag with its length, and the payload with its length.
         let gathered =
             |length: u64, text: &[u8]| read(kind::GATHER, &[1, 1, length], &[text, &[0]].concat());
         assert!(gathered(tag, &letters(MAX_TAG)).is_some());
@@ -598,7 +598,7 @@ mod tests {
         let failed = |length, text: &[u8]| read(kind::PEER_FAILED, &[1, length], text);
         assert!(failed(reason, &letters(MAX_REASON)).is_some());
         assert!(failed(reason + 1, &letters(MAX_REASON + 1)).is_none());
-        // A list of more items than there are ranks, and one that states more than there are bytes.
+        // A list with more items than ranks, and one that states more items than it has bytes.
         let all = MAX_WORLD_SIZE;
         assert!(read(kind::SURVEYED, &[1, all as u64], &vec![0; all]).is_some());
         assert!(read(kind::SURVEYED, &[1, all as u64 + 1], &vec![0; all + 1]).is_none());
@@ -612,7 +612,7 @@ mod tests {
         assert!(read(kind::WAITING, &[1, 1, all as u64], &[1]).is_none());
         assert!(read(kind::REFUSED, &[0, all as u64 + 1], &[]).is_none());
         assert!(read(kind::ABORT, &[1, all as u64, 0], &[]).is_none());
-        // Bytes behind the message, and another type in the body than in the header.
+        // Bytes after the message, and different types in body and header.
         assert!(read(kind::BYE, &[], &[0]).is_none());
         assert!(decode(kind::BYE, &[kind::WELCOME]).is_none());
     }

@@ -1,6 +1,6 @@
-//! What the store knows of the ranks and what it tells them: a state machine without sockets.
+//! The store's knowledge of the ranks and its messages to them: a state machine without sockets.
 //!
-//! Every rank has an outbox that never blocks, so one that has stopped reading holds up nobody.
+//! Every rank has an outbox that never blocks, so a rank that has stopped reading holds nobody up.
 
 use super::protocol::{GatherFailure, Message, Refusal};
 use crate::wire::Fault;
@@ -13,11 +13,10 @@ use std::time::{Duration, Instant};
 /// Frames on their way to one rank; shared, since most go to all.
 pub(crate) type Outbox = Sender<Arc<[u8]>>;
 
-/// Ranks whose time is over at the same moment ask at the same moment; all that ask within this
-/// time share one survey.
+/// Ranks that time out together ask together. Questions within this time share one survey.
 const BURST: Duration = Duration::from_millis(200);
 
-/// How long ranks wait for one that has never connected before somebody says so.
+/// How long ranks wait for a rank that has never connected before the store reports it.
 pub(crate) const SAYS_WHO_IS_MISSING: Duration = Duration::from_secs(10);
 
 /// Longest wait that a rank can ask for. Keeps times far from overflow.
@@ -32,14 +31,14 @@ pub(crate) struct Roster {
     surveys: Vec<Survey>,
     queries: u64,
     first_fault: Option<Fault>,
-    /// The rank that an exchange has failed for, unless there was a fault before: what those that
-    /// waited say of it comes later.
+    /// The rank that made an exchange fail, unless there was a fault before. What the waiting ranks
+    /// report about it comes later.
     missed: Option<Fault>,
-    /// What ranks said of their own failure.
+    /// The ranks' own reports of their failures.
     aborts: BTreeMap<usize, String>,
-    /// The last word of a failure, which every outbox shares until it has sent it.
+    /// The last message about a failure. Every outbox holds a reference until it has sent it.
     notice: Option<Arc<[u8]>>,
-    /// Whether ranks that have all left may come again.
+    /// Whether ranks may come again after all have left.
     again: bool,
 }
 
@@ -53,9 +52,9 @@ enum Member {
 /// A connected rank.
 pub(crate) struct Peer {
     pub(crate) outbox: Outbox,
-    /// To end the connection from outside; tests have none.
+    /// Used to end the connection from outside; tests have none.
     pub(crate) stream: Option<Arc<TcpStream>>,
-    /// Set once its failure is known to the others; it may still be connected to say good-bye.
+    /// Set once the others know of its failure; it may still be connected to say goodbye.
     failed: bool,
 }
 
@@ -66,12 +65,12 @@ struct Gather {
     since: Instant,
     deadline: Instant,
     payloads: Vec<Option<Vec<u8>>>,
-    /// Whether a rank was told who is missing.
+    /// Whether a rank was told which ones are missing.
     told: bool,
 }
 
 impl Gather {
-    /// Who has not come, and whether it is connected.
+    /// The missing ranks, and whether each is connected.
     fn missing(&self, members: &[Member]) -> Vec<(usize, bool)> {
         let all = self.payloads.iter().zip(members).enumerate();
         all.filter(|(_, (payload, _))| payload.is_none())
@@ -90,12 +89,12 @@ struct Survey {
 
 struct Asker {
     rank: usize,
-    /// Its own number for the survey.
+    /// Its own number of the survey.
     survey: u64,
     deadline: Instant,
 }
 
-/// A rank sent what no rank sends.
+/// A rank sent an invalid message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Violation(pub &'static str);
 
@@ -118,7 +117,7 @@ impl Roster {
         }
     }
 
-    /// When all ranks have left they may meet anew.
+    /// Lets ranks meet again when all have left.
     pub(crate) fn begin_again(&mut self) {
         self.again = true;
     }
@@ -131,7 +130,7 @@ impl Roster {
         self.aborts.get(&rank).cloned()
     }
 
-    /// Whether `rank` has aborted, and all others have been sent why.
+    /// Whether `rank` has aborted, and all others have been sent the reason.
     pub(crate) fn has_told(&self, rank: usize) -> bool {
         let sent = |notice: &Arc<[u8]>| Arc::strong_count(notice) == 1;
         self.aborts.contains_key(&rank) && self.notice.as_ref().is_none_or(sent)
@@ -217,7 +216,7 @@ impl Roster {
         Ok(())
     }
 
-    /// Acts on what a connected rank sent. [`Message::Bye`] is [`Roster::leave`].
+    /// Handles a message of a connected rank. [`Message::Bye`] is [`Roster::leave`].
     pub(crate) fn receive(
         &mut self,
         rank: usize,
@@ -305,7 +304,7 @@ impl Roster {
         Ok(())
     }
 
-    /// A rank that the exchange waits for in vain.
+    /// A rank that has left and that the exchange waits for in vain.
     fn left_before_gather(&self) -> Option<usize> {
         let gather = self.gather.as_ref()?;
         let mut ranks = self.members.iter().zip(&gather.payloads);
@@ -331,7 +330,7 @@ impl Roster {
     fn fail_gather(&mut self, failure: GatherFailure) {
         self.gather = None;
         if let GatherFailure::Missing { tag, waited, ranks } = &failure {
-            // Those that never came are why others are busy elsewhere.
+            // Ranks that never came are the reason why others are busy elsewhere.
             let culprit = ranks.iter().min_by_key(|(_, is_here)| *is_here);
             if let (None, Some((rank, _))) = (&self.first_fault, culprit) {
                 self.missed = Some(Fault {
@@ -345,7 +344,7 @@ impl Roster {
     }
 
     fn survey(&mut self, rank: usize, survey: u64, timeout: Duration, now: Instant) {
-        // One at a time for each rank, so that nobody can pile them up.
+        // One at a time for each rank, so that they cannot pile up.
         for other in &mut self.surveys {
             other.askers.retain(|asker| asker.rank != rank);
         }
@@ -413,7 +412,7 @@ impl Roster {
         });
     }
 
-    /// A rank is done and says so.
+    /// Handles a rank's goodbye.
     pub(crate) fn leave(&mut self, rank: usize) {
         let Some(member) = self.members.get_mut(rank) else {
             return;
@@ -434,7 +433,7 @@ impl Roster {
         }
     }
 
-    /// A rank's connection ended without a good-bye.
+    /// Handles the end of a rank's connection without a goodbye.
     pub(crate) fn lose(&mut self, rank: usize, reason: &str) {
         self.fail(rank, reason);
         if let Some(member @ Member::Present(_)) = self.members.get_mut(rank) {
@@ -443,13 +442,13 @@ impl Roster {
         self.gone(rank);
     }
 
-    /// A rank failed: tells all others, once. It may not have been connected at all.
+    /// Handles a failed rank: tells all others, once. It may never have been connected.
     pub(crate) fn fail(&mut self, rank: usize, reason: &str) {
         self.fail_because_of(rank, rank, reason);
     }
 
-    /// The process of a rank ended as a failure. It may have said good-bye before: who returns from
-    /// `main` with an error does, and the others are not to wait for what it has sent.
+    /// Handles a rank's process that ended as a failure. It may have said goodbye before: a process
+    /// that returns an error from `main` does, and the others must not wait for its data.
     pub(crate) fn end_of_process(&mut self, rank: usize, reason: &str) {
         if let Some(member @ Member::Left) = self.members.get_mut(rank) {
             *member = Member::Failed;
@@ -459,7 +458,7 @@ impl Roster {
         }
     }
 
-    /// A rank failed, for which the `culprit` is to blame.
+    /// Handles a failed rank, for which `culprit` is to blame.
     fn fail_because_of(&mut self, rank: usize, culprit: usize, reason: &str) {
         match self.members.get_mut(rank) {
             Some(Member::Present(peer)) if !peer.failed => peer.failed = true,
@@ -497,7 +496,7 @@ impl Roster {
         self.finish_surveys(Instant::now());
     }
 
-    /// Ends what has waited long enough. Gives the time of the next call, if one is needed.
+    /// Ends waits that are over. Returns the time of the next call, if one is needed.
     pub(crate) fn tick(&mut self, now: Instant) -> Option<Instant> {
         self.finish_surveys(now);
         if let Some(gather) = &self.gather
@@ -520,7 +519,7 @@ impl Roster {
         gather.chain(surveys).min()
     }
 
-    /// Tells the first rank that waits, once, for which ones it has been waiting.
+    /// Tells the first waiting rank, once, which ranks are missing.
     fn say_who_is_missing(&mut self, now: Instant) {
         let Some(gather) = &mut self.gather else {
             return;
@@ -553,7 +552,7 @@ fn frame(message: &Message) -> Arc<[u8]> {
     message.encode().into()
 }
 
-/// An outbox whose connection has just ended swallows what is posted.
+/// An outbox whose connection has just ended drops its messages.
 fn post(outbox: &Outbox, message: &Message) {
     let _ = outbox.send(frame(message));
 }
@@ -565,7 +564,7 @@ mod tests {
 
     type Mail = Receiver<Arc<[u8]>>;
 
-    /// A roster of `size` ranks of which the first `joined` are there.
+    /// A roster of `size` ranks, of which the first `joined` are connected.
     fn roster(size: usize, joined: usize) -> (Roster, Vec<Mail>) {
         let mut roster = Roster::new(size);
         let mail = (0..joined).map(|rank| join(&mut roster, rank).unwrap());
@@ -639,7 +638,7 @@ mod tests {
             waited: SAYS_WHO_IS_MISSING,
             ranks: vec![(0, true), (2, false), (3, false)],
         };
-        // To one that waits: the others may be stopped.
+        // To a waiting rank: the others may be stopped.
         assert_eq!(read(&mail[0]), [Message::Welcome]);
         assert_eq!(read(&mail[1]), [Message::Welcome, waiting]);
     }
@@ -654,7 +653,7 @@ mod tests {
         let fault = roster.first_fault().unwrap();
         assert_eq!(fault.rank, Some(2));
         assert!(fault.reason.ends_with("within 1 s"), "{}", fault.reason);
-        // What it means to those that waited is no news.
+        // The effect on the ranks that waited is no news.
         let reason = "waited for rank 2".into();
         let abort = Message::Abort {
             culprit: None,
@@ -679,7 +678,7 @@ mod tests {
             ranks: vec![(1, false)],
         });
         assert_eq!(read(&mail[0]), [Message::Welcome, failure.clone()]);
-        // Who comes later is told, and nothing is ever gathered again.
+        // A late rank is told, and nothing is ever gathered again.
         let late = join(&mut roster, 1).unwrap();
         assert_eq!(read(&late), [Message::Welcome, failure]);
         roster.receive(1, gather(0, second), now).unwrap();
@@ -740,12 +739,12 @@ mod tests {
         assert_eq!(read(&mail[0]).last(), Some(&failed));
         assert_eq!(roster.first_fault().unwrap().rank, Some(1));
         assert_eq!(roster.abort_reason(2), Some(reason()));
-        // There is no such rank.
+        // The rank does not exist.
         roster.receive(0, abort(Some(7)), Instant::now()).unwrap();
         assert_eq!(roster.abort_reason(0), Some(reason()));
     }
 
-    /// Or thousands of ranks whose time is over together would ask thousands of ranks each.
+    /// Otherwise thousands of ranks that time out together would each ask thousands of ranks.
     #[test]
     fn who_asks_at_the_same_moment_shares_a_survey() {
         let (mut roster, mail) = roster(3, 3);

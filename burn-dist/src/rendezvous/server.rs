@@ -1,9 +1,7 @@
-//! The store: accepts ranks, and passes on what they say.
+//! The store: accepts ranks and passes on their messages.
 //!
-//! One thread reads and one writes for every rank, one more keeps the time. There are few, mostly
-//! asleep, and none can hold up another.
-//!
-//! While all ranks are connected the store does not listen: nobody else has any business there.
+//! For every rank one thread reads and one writes; one more keeps the time. They are few, mostly
+//! asleep, and none can hold up another. While all ranks are connected the store does not listen.
 
 use super::error::RendezvousError;
 use super::protocol::{self, FrameError, Message, Refusal};
@@ -26,11 +24,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Files that a rank takes: its connection, twice while it proves itself.
+/// Open files per rank: its connection, twice while it authenticates.
 pub(crate) const FILES_PER_RANK: usize = 2;
 
-/// The running store. Dropping it ends all connections at once, which ranks take for a fault: wait
-/// with [`StoreServer::wait_until_left`] first.
+/// The running store.
+///
+/// Dropping it ends all connections at once, which ranks see as a fault. Wait with
+/// [`StoreServer::wait_until_left`] first.
 #[derive(Debug)]
 pub struct StoreServer {
     address: SocketAddr,
@@ -40,10 +40,10 @@ pub struct StoreServer {
 
 struct Shared {
     state: Mutex<State>,
-    /// Something changed that the time keeper or a waiter should look at.
+    /// Signals a change to the time keeper and to waiters.
     changed: Condvar,
     strangers: Strangers,
-    /// A byte makes the accepting thread look at the state.
+    /// A byte makes the accepting thread check the state.
     wake: UnixStream,
 }
 
@@ -62,8 +62,8 @@ impl StoreServer {
     /// Starts a store for `size` ranks that listens at `address` (port 0: any free one).
     ///
     /// # Errors
-    /// If the port is in use, the address is not one of this machine, or the system gives no
-    /// thread or allows too few open files.
+    /// Fails if the port is in use, if the address does not belong to this machine, or if the
+    /// limits of threads or open files are too low.
     pub fn bind(address: SocketAddr, size: usize, secret: Secret) -> Result<Self, RendezvousError> {
         let listener = listen_at(address).map_err(|source| match source.kind() {
             ErrorKind::AddrInUse => RendezvousError::PortInUse { address },
@@ -75,7 +75,7 @@ impl StoreServer {
     /// Starts a store for `size` ranks that listens on `listener`.
     ///
     /// # Errors
-    /// If the system gives no thread or allows too few open files.
+    /// Fails if the limits of threads or open files are too low.
     pub fn on(listener: TcpListener, size: usize, secret: Secret) -> Result<Self, RendezvousError> {
         let system = RendezvousError::system("can't start the store");
         let address = listener.local_addr().map_err(&system)?;
@@ -115,34 +115,37 @@ impl StoreServer {
         Ok(server)
     }
 
-    /// When all ranks have left without a failure they may connect again: for a store that outlives
-    /// them.
+    /// Lets ranks connect again when all have left without a failure.
+    ///
+    /// For a store that outlives them.
     #[must_use]
     pub fn for_runs_in_turn(self) -> Self {
         self.shared.lock().roster.begin_again();
         self
     }
 
-    /// Where it listens.
+    /// The address of the store.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The first rank that failed, and why.
+    /// The first rank that failed, and the reason.
     pub fn first_fault(&self) -> Option<Fault> {
         self.shared.lock().roster.first_fault()
     }
 
-    /// Tells all ranks that the process of `rank` failed: for a launcher, which may know before its
-    /// connection ends, or of a rank that never connected, or that has left since. One that failed
-    /// before is not touched.
+    /// Tells all ranks that the process of `rank` failed.
+    ///
+    /// For a launcher, which may know before the connection ends. The rank may have left or may
+    /// never have connected. A rank that failed before keeps its reason.
     pub fn report_failure(&self, rank: usize, reason: &str) {
         self.shared.lock().roster.end_of_process(rank, reason);
         self.shared.changed.notify_all();
     }
 
-    /// Like [`StoreServer::report_failure`], but only if `rank` has never been connected: for a
-    /// process that ended properly, whose good-bye may still be on its way.
+    /// Does a [`StoreServer::report_failure`] only if `rank` has never been connected.
+    ///
+    /// For a process that ended properly, whose goodbye may still be in flight.
     pub fn report_absence(&self, rank: usize, reason: &str) {
         let mut state = self.shared.lock();
         if state.roster.is_absent(rank) {
@@ -150,14 +153,14 @@ impl StoreServer {
         }
     }
 
-    /// Waits until every rank but `this` has been connected, `limit` at most.
+    /// Waits until every rank but `this` has been connected, at most `limit`.
     pub(crate) fn wait_until_seen(&self, this: usize, limit: Duration) {
         let state = self.shared.lock();
         let unseen = |state: &mut State| state.roster.absent().any(|rank| rank != this);
         drop(self.shared.changed.wait_timeout_while(state, limit, unseen));
     }
 
-    /// Waits until all others have been sent why `rank` aborts, `limit` at most.
+    /// Waits until all others have been sent why `rank` aborts, at most `limit`.
     pub(crate) fn wait_until_told(&self, rank: usize, limit: Duration) {
         let deadline = Instant::now() + limit;
         while !self.shared.lock().roster.has_told(rank) && Instant::now() < deadline {
@@ -165,12 +168,12 @@ impl StoreServer {
         }
     }
 
-    /// What `rank` said when it aborted.
+    /// The reason that `rank` gave when it aborted.
     pub fn abort_reason(&self, rank: usize) -> Option<String> {
         self.shared.lock().roster.abort_reason(rank)
     }
 
-    /// Waits until no rank is connected, `limit` at most. Gives whether all are gone.
+    /// Waits until no rank is connected, at most `limit`. Returns whether all are gone.
     pub fn wait_until_left(&self, limit: Duration) -> bool {
         let state = self.shared.lock();
         let wait = self
@@ -203,15 +206,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes all threads look at the state.
+    /// Makes all threads check the state.
     fn look(&self) {
         self.changed.notify_all();
-        // If there is no room for another byte, it is about to look.
+        // If another byte does not fit, the thread is about to check.
         let _ = (&self.wake).write(&[1]);
     }
 }
 
-/// Ends what has waited too long, and sleeps in between.
+/// Ends waits that are over, and sleeps in between.
 fn keep_time(shared: &Shared) {
     let mut state = shared.lock();
     while !state.closed {
@@ -259,7 +262,7 @@ fn accept(listener: &TcpListener, mut woken: &UnixStream, shared: &Arc<Shared>) 
         match listener.accept() {
             Ok((stream, from)) => greet(stream, from, shared),
             Err(error) if error.kind() == ErrorKind::WouldBlock && polled.is_ok() => {}
-            // Out of file descriptors, most likely: others may give some back.
+            // Probably out of file descriptors: others may free some.
             Err(error) => {
                 let refusals = shared.strangers.refusals();
                 refusals.warn(format_args!("store: can't take a connection: {error}"));
@@ -269,7 +272,7 @@ fn accept(listener: &TcpListener, mut woken: &UnixStream, shared: &Arc<Shared>) 
     }
 }
 
-/// Gives a new connection a thread, which serves it once it has proved itself.
+/// Gives a new connection a thread, which serves it once it has authenticated.
 fn greet(stream: TcpStream, from: SocketAddr, shared: &Arc<Shared>) {
     let shared_ = Arc::clone(shared);
     let refusals = shared.strangers.refusals();
@@ -342,7 +345,7 @@ fn serve(stream: TcpStream, from: SocketAddr, accepted: Accepted, shared: &Arc<S
     shared.look();
 }
 
-/// Writes what is in the outbox until the rank is gone, then ends the connection.
+/// Writes the outbox until the rank is gone, then ends the connection.
 fn deliver(mut stream: &TcpStream, mut sealer: Sealer, mail: &Receiver<Arc<[u8]>>) {
     while let Ok(frame) = mail.recv() {
         if stream.write_all(&sealer.seal(&frame)).is_err() {
@@ -380,7 +383,7 @@ fn listen(mut stream: &TcpStream, mut opener: Opener, rank: usize, shared: &Shar
     }
 }
 
-/// What a rank states about itself in the handshake.
+/// A rank's statement about itself in the handshake.
 pub(crate) fn encode_context(rank: usize, size: usize) -> [u8; 8] {
     let mut context = [0; 8];
     context[..4].copy_from_slice(&(rank as u32).to_le_bytes());
