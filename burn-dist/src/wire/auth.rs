@@ -1,8 +1,8 @@
-//! Proof, in both directions, that the other end of a connection knows the run's secret, and that
-//! nobody stands in between.
+//! Mutual authentication: both ends prove that they know the run's secret, and that nobody relays
+//! the connection.
 //!
-//! Used by the store and by every transport that listens. Four messages of fixed size, so that
-//! nothing an unknown peer sends can make us allocate:
+//! The store and every listening transport use it. Four messages have fixed sizes, so an unknown
+//! peer cannot make us allocate memory:
 //!
 //! ```text
 //! connecting → accepting   magic, version, purpose, nonce, ends, context
@@ -11,19 +11,19 @@
 //! accepting  → connecting  verdict, keyed hash ("accept", verdict, both messages)
 //! ```
 //!
-//! The connecting side proves itself first, so a stranger who connects learns nothing that would
-//! help to guess the secret. A proof binds:
+//! The connecting side proves itself first, so a stranger who connects learns nothing that helps to
+//! guess the secret. A proof binds:
 //!
-//! - the **moment**: both nonces are part of it;
+//! - the **moment**: it includes both nonces;
 //! - the **role**: magic and label differ in the two directions;
-//! - the **purpose**: a store is no data connection;
+//! - the **purpose**: a store is not a data connection;
 //! - the **run**: its name is part of the key (see [`Secret`]), its size part of the context;
 //! - the **ends**: each side states both addresses and ports as its own socket has them. Through a
-//!   relay, or a NAT, the two statements differ, and both sides refuse the connection;
-//! - the **context**: who connects, and for what.
+//!   relay or a NAT the two statements differ, and both sides refuse the connection;
+//! - the **context**: the identity and purpose of the connecting side.
 //!
-//! Both sides derive a [`Keys`] from the handshake. The control connection seals every frame with
-//! it. Data connections do not: their payload is neither encrypted nor authenticated.
+//! Both sides derive [`Keys`] from the handshake. The control connection seals every frame with
+//! them. Data connections do not: their payload is neither encrypted nor authenticated.
 
 use super::Secret;
 use super::net::{read_exact_by, write_all_by};
@@ -36,16 +36,16 @@ use std::time::{Duration, Instant};
 pub use super::net::StreamError;
 pub use super::seal::Keys;
 
-/// Version of everything that burn-dist speaks over connections. Both ends must have the same.
+/// Version of burn-dist's protocols. Both ends must have the same.
 pub const VERSION: u16 = 3;
 
-/// Most bytes of context that the connecting side can state about itself.
+/// Longest context that the connecting side can state about itself, in bytes.
 pub const MAX_CONTEXT: usize = 48;
 
-/// Longest time a handshake may take, so that a silent peer holds nobody up.
+/// Longest handshake, so that a silent peer holds nobody up.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
-// Different in the two directions: a socket that was connected to itself is then no peer.
+// Different in the two directions, so that a socket connected to itself is not a peer.
 const CONNECT_MAGIC: [u8; 8] = *b"BURNDIS>";
 const ACCEPT_MAGIC: [u8; 8] = *b"BURNDIS<";
 
@@ -62,18 +62,18 @@ const DENIED: u8 = 2;
 /// The proof is right, but the two sides do not see the same ends.
 const RELAYED: u8 = 3;
 
-/// A stream whose reads and writes can be limited in time.
+/// A stream with time limits for reads and writes.
 pub trait Timed: Read + Write {
     /// Limits each following read and write; `None` lifts the limit.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses.
     fn set_timeout(&mut self, timeout: Option<Duration>) -> std::io::Result<()>;
 
-    /// This end of the stream and the other one; `None` where ends have no addresses.
+    /// Addresses of this end and the other end; `None` if ends have no addresses.
     ///
     /// # Errors
-    /// If the stream is not connected any more.
+    /// Fails if the stream is no longer connected.
     fn addresses(&self) -> std::io::Result<Option<(SocketAddr, SocketAddr)>>;
 }
 
@@ -112,7 +112,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// IPv4 in one form only, and without the number of an interface, which is each host's own.
+    /// IPv4 in one form only, and without the interface number, which differs between hosts.
     fn new(from: SocketAddr, to: SocketAddr) -> Self {
         let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
         Self {
@@ -152,24 +152,24 @@ impl fmt::Display for Ends {
     }
 }
 
-/// What a connection is for. Both ends must mean the same.
+/// Purpose of a connection. Both ends must state the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
     /// A rank's control connection to the store.
     Store = 1,
-    /// A connection between two ranks on which a transport moves data.
+    /// A connection between two ranks that carries data.
     Data = 2,
 }
 
-/// Why a handshake failed.
+/// The reason why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthError {
-    /// What the peer sends is not our protocol.
+    /// The peer speaks another protocol.
     #[error("it does not speak burn-dist's protocol")]
     NotBurnDist,
-    /// The peer is another version of burn-dist.
+    /// The peer has another version of burn-dist.
     #[error(
         "it speaks version {theirs} of burn-dist's protocol, this process {ours}: use the same program everywhere"
     )]
@@ -179,13 +179,13 @@ pub enum AuthError {
         /// The peer's version.
         theirs: u16,
     },
-    /// A store was taken for a data connection or the reverse.
+    /// One end is a store, and the other a data connection.
     #[error("it serves another purpose (a store is not a data connection)")]
     Purpose,
     /// The peer does not have our secret.
     #[error("it has another secret")]
     WrongSecret,
-    /// The peer has our secret, but something between us passes the bytes on.
+    /// The peer has our secret, but something between us relays the bytes.
     #[error(
         "a relay or a NAT is in between: this side sees the connection as {ours}, the other side \
          as {theirs}"
@@ -196,16 +196,16 @@ pub enum AuthError {
         /// The ends as the other side sees them.
         theirs: Box<Ends>,
     },
-    /// The listener has ended it.
+    /// The listener ended it.
     #[error("it had not proved itself when its place was needed or the listener was closed")]
     Dropped,
-    /// More than [`MAX_CONTEXT`] bytes of context.
+    /// The context is longer than [`MAX_CONTEXT`] bytes.
     #[error("{bytes} bytes of context, at most {MAX_CONTEXT} fit")]
     ContextTooLong {
         /// Its length.
         bytes: usize,
     },
-    /// The system gave no random numbers.
+    /// The system has no random numbers.
     #[error("the system gave no random numbers: {0}")]
     Random(getrandom::Error),
     /// The connection ended, broke or was silent for too long.
@@ -213,17 +213,17 @@ pub enum AuthError {
     Stream(#[from] StreamError),
 }
 
-/// Until when the side that connected waits.
+/// Deadlines of the connecting side.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// For the other side to take the proof.
+    /// Deadline for the other side to take the proof.
     pub proof: Instant,
-    /// For what it says to that.
+    /// Deadline for its verdict.
     pub verdict: Instant,
 }
 
 impl From<Instant> for Limits {
-    /// Both until then.
+    /// Sets both to `deadline`.
     fn from(deadline: Instant) -> Self {
         Self {
             proof: deadline,
@@ -232,11 +232,13 @@ impl From<Instant> for Limits {
     }
 }
 
-/// Handshake of the side that connected. `context` says who this is; the other side gets it, and
-/// can trust it as far as it trusts the secret. Leaves the stream without time limits.
+/// Runs the handshake of the connecting side.
+///
+/// `context` says who this is. The other side gets it and can trust it as far as it trusts the
+/// secret. Afterwards the stream has no time limits.
 ///
 /// # Errors
-/// See [`AuthError`]; the stream is then of no further use.
+/// See [`AuthError`]; the stream is then useless.
 pub fn connect_side<S: Timed>(
     mut stream: S,
     secret: &Secret,
@@ -277,19 +279,19 @@ pub fn connect_side<S: Timed>(
     Ok(handshake.session(Side::Connect))
 }
 
-/// A connection that was accepted, and has proved itself.
+/// An accepted and authenticated connection.
 #[derive(Debug)]
 pub struct Accepted {
-    /// What the other side said of itself.
+    /// The other side's statement about itself.
     pub context: Vec<u8>,
     /// The keys of the connection.
     pub session: Keys,
 }
 
-/// Handshake of the side that accepted. Leaves the stream without time limits.
+/// Runs the handshake of the accepting side. Afterwards the stream has no time limits.
 ///
 /// # Errors
-/// See [`AuthError`]; the stream is then of no further use.
+/// See [`AuthError`]; the stream is then useless.
 pub fn accept_side<S: Timed>(
     stream: S,
     secret: &Secret,
@@ -299,8 +301,8 @@ pub fn accept_side<S: Timed>(
     accept_side_if(stream, secret, purpose, deadline, || true)
 }
 
-/// [`accept_side`], which asks `take` when the other side has proved itself and before it is told:
-/// whoever is told that it is in, is in.
+/// Does [`accept_side`], and calls `take` after the other side's proof and before the verdict: a
+/// peer that is told that it is accepted is accepted.
 pub(crate) fn accept_side_if<S: Timed>(
     mut stream: S,
     secret: &Secret,
@@ -314,9 +316,9 @@ pub(crate) fn accept_side_if<S: Timed>(
     let ours = addresses.map(|(local, peer)| Ends::new(peer, local));
     let answer = answer(purpose, ours)?;
     if let Err(mismatch) = check_prefix(&opening, purpose) {
-        // The peer learns from the answer what we are. Reading what it has sent first keeps the
-        // system from throwing that answer away when the connection ends; another version may
-        // send less, so not for long.
+        // The answer tells the peer what we are. Reading the peer's bytes first keeps the system
+        // from dropping that answer when the connection ends. Another version may send less, so the
+        // read is short.
         let soon = deadline.min(Instant::now() + Duration::from_millis(100));
         let _ = read_exact_by(&mut stream, &mut opening[PREFIX..], soon);
         write_all_by(&mut stream, &answer, deadline)?;
@@ -366,7 +368,7 @@ enum Side {
     Accept,
 }
 
-/// What both sides of a handshake have sent, and what only they can make of it.
+/// The messages of a handshake, and the hashes that only the two sides can compute.
 struct Handshake<'a> {
     secret: &'a Secret,
     opening: &'a [u8; OPENING],
@@ -399,7 +401,7 @@ impl Handshake<'_> {
         }
     }
 
-    /// Whether the other side's statement, which a proof has vouched for, is ours.
+    /// Compares the other side's statement, which a proof has vouched for, with ours.
     fn check_ends(&self, ours: Option<Ends>, theirs: &[u8]) -> Result<(), AuthError> {
         let Some(ours) = ours else { return Ok(()) };
         match Ends::decode(theirs) {
@@ -458,7 +460,7 @@ fn write_prefix(
     getrandom::fill(&mut message[PREFIX..PREFIX + NONCE]).map_err(AuthError::Random)
 }
 
-/// Reads the first twelve bytes, giving up at the first that is not ours.
+/// Reads the first twelve bytes, and fails at the first that is not ours.
 fn read_prefix<S: Timed>(
     stream: &mut S,
     message: &mut [u8],
@@ -518,7 +520,7 @@ mod tests {
         })
     }
 
-    /// A listener, and a relay that passes all bytes on to it in both directions.
+    /// A listener, and a relay that passes all bytes to it in both directions.
     fn relayed(listener: &TcpListener) -> (SocketAddr, thread::JoinHandle<()>) {
         let relay = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, target) = (relay.local_addr().unwrap(), listener.local_addr().unwrap());
@@ -570,7 +572,7 @@ mod tests {
         assert_eq!((ours, theirs), (of_this, of_other));
     }
 
-    /// A listener for IPv6 shows callers by IPv4 under other addresses than they have themselves.
+    /// An IPv6 listener sees IPv4 callers under other addresses than the callers themselves.
     #[test]
     fn ends_are_compared_in_one_form() {
         let listener = match TcpListener::bind("[::]:0") {
@@ -608,7 +610,7 @@ mod tests {
         let (frame, tag) = sealed.split_at(5);
         let mut other = shake(pair, pair, b"").0.unwrap();
         assert!(!other.receive.check(&[frame], tag));
-        // Nor does a frame pass in the other direction.
+        // Nor is a frame accepted in the other direction.
         assert!(!accept.receive.check(&[frame], tag));
         assert!(connect.receive.check(&[frame], tag));
     }
@@ -655,7 +657,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(theirs, 7);
-        // The peer still gets our answer, so it can name the versions too.
+        // The peer still gets our answer, so it can name both versions.
         let mut answer = [0; ANSWER];
         a.read_exact(&mut answer).unwrap();
         assert!(check_prefix(&answer, Purpose::Store).is_ok());
@@ -675,7 +677,7 @@ mod tests {
     #[test]
     fn a_proof_can_not_be_replayed_or_reflected() {
         let secret = secret("0123456789abcdef");
-        // An attacker without the secret answers with what the victim itself sent.
+        // An attacker without the secret answers with the victim's own message.
         let (a, mut b) = UnixStream::pair().unwrap();
         let attacker = thread::spawn(move || {
             let mut opening = [0; OPENING];

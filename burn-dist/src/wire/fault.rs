@@ -1,13 +1,13 @@
-//! The board on which a rank finds what went wrong elsewhere.
+//! The board with failures of other ranks.
 
 use std::sync::{Arc, OnceLock};
 
-/// Why the run can't go on.
+/// The reason why the run cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The rank that failed; `None` when the store itself is gone.
+    /// The rank that failed; `None` if the store itself is gone.
     pub rank: Option<usize>,
-    /// What is known of it.
+    /// The known details.
     pub reason: String,
 }
 
@@ -22,9 +22,9 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// The first [`Fault`] of the run, and which ranks are done. Clones show the same board.
+/// The first [`Fault`] of the run, and the ranks that are done. Clones share one board.
 ///
-/// Made to be asked inside waiting loops: while nothing is wrong, [`FaultBoard::get`] is one load.
+/// Made for waiting loops: while nothing is wrong, [`FaultBoard::get`] is one load.
 #[derive(Clone, Debug)]
 pub struct FaultBoard {
     inner: Arc<Inner>,
@@ -33,7 +33,7 @@ pub struct FaultBoard {
 #[derive(Debug)]
 struct Inner {
     fault: OnceLock<Fault>,
-    /// By rank: why it left, once it has.
+    /// The reason why a rank left, once it has; by rank.
     gone: Vec<OnceLock<&'static str>>,
 }
 
@@ -58,8 +58,9 @@ impl FaultBoard {
         self.inner.fault.get().is_some()
     }
 
-    /// Whether `rank` said that it is done, or is known to have ended. Waiting for it is then in
-    /// vain.
+    /// Whether `rank` has left, so that waiting for it is in vain.
+    ///
+    /// It said that it is done, or is known to have ended.
     pub fn left(&self, rank: usize) -> bool {
         self.inner
             .gone
@@ -76,12 +77,12 @@ impl FaultBoard {
         })
     }
 
-    /// Notes a fault; only the first counts.
+    /// Records a fault; only the first counts.
     pub(crate) fn record(&self, fault: Fault) {
         let _ = self.inner.fault.set(fault);
     }
 
-    /// Notes that `rank` said that it is done.
+    /// Records that `rank` said that it is done.
     pub(crate) fn record_left(&self, rank: usize) {
         self.record_gone(
             rank,
@@ -89,7 +90,7 @@ impl FaultBoard {
         );
     }
 
-    /// Notes that the process of `rank` has ended, where nobody can say any more whether it was
+    /// Records that the process of `rank` has ended, if nobody can tell any more whether it was
     /// done.
     pub(crate) fn record_ended(&self, rank: usize) {
         self.record_gone(rank, "its process has ended");

@@ -1,9 +1,14 @@
-//! Authenticated byte streams between the processes of a run, and the board on which they find what
-//! went wrong.
+//! Authenticated byte streams between the processes of a run, and the board with their failures.
 //!
-//! Rendezvous, transports and MPI stand on this. `auth` has both ends prove that they know the
-//! run's [`Secret`], `seal` authenticates the frames of a connection afterwards, `strangers`
-//! listens to those who have yet to prove themselves, and `net` opens and configures sockets.
+//! | file | task |
+//! |---|---|
+//! | `auth` | both ends prove that they know the run's [`Secret`] |
+//! | `seal` | authenticates the frames of a connection afterwards |
+//! | `strangers` | listens to connections that have not authenticated yet |
+//! | `net` | opens and configures sockets |
+//! | `fault` | the board of failures |
+//!
+//! Rendezvous, transports and MPI use this module.
 
 pub mod auth;
 mod fault;

@@ -1,11 +1,11 @@
-//! Reads and writes that end at a deadline, and what every socket of a run is set to.
+//! Reads and writes with a deadline, and the settings of every socket of a run.
 
 use super::auth::Timed;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How a stream failed.
+/// The error of a stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
@@ -15,7 +15,7 @@ pub enum StreamError {
     /// The deadline passed.
     #[error("it did not answer in time")]
     TimedOut,
-    /// Anything else the system said.
+    /// Any other error of the system.
     #[error(transparent)]
     Io(std::io::Error),
 }
@@ -36,7 +36,7 @@ impl From<std::io::Error> for StreamError {
     }
 }
 
-/// Fills `buffer`, or fails at `deadline` however slowly bytes drip in.
+/// Fills `buffer`, or fails at `deadline` however slowly bytes arrive.
 pub(crate) fn read_exact_by<S: Timed>(
     stream: &mut S,
     buffer: &mut [u8],
@@ -52,7 +52,7 @@ pub(crate) fn read_exact_by<S: Timed>(
     Ok(())
 }
 
-/// Writes all of `bytes`, or fails at `deadline` however slowly they are taken.
+/// Writes all of `bytes`, or fails at `deadline` however slowly they are accepted.
 pub(crate) fn write_all_by<S: Timed>(
     stream: &mut S,
     bytes: &[u8],
@@ -68,7 +68,7 @@ pub(crate) fn write_all_by<S: Timed>(
     Ok(())
 }
 
-/// Bytes moved by one call, 0 if it is worth another try.
+/// Bytes moved by one call, 0 if it should be retried.
 fn progressed(result: std::io::Result<usize>) -> Result<usize, StreamError> {
     match result {
         Ok(0) => Err(StreamError::Closed),
@@ -82,15 +82,15 @@ fn progressed(result: std::io::Result<usize>) -> Result<usize, StreamError> {
 
 fn remaining(deadline: Instant) -> Result<Duration, StreamError> {
     let left = deadline.saturating_duration_since(Instant::now());
-    // A socket takes a limit of zero for none at all.
+    // A socket treats a limit of zero as no limit.
     match left.as_micros() {
         0 => Err(StreamError::TimedOut),
         _ => Ok(left),
     }
 }
 
-/// Listens at `address`. A port that the system chooses stays this listener's while it pauses, as
-/// one that was asked for does.
+/// Listens at `address`. A port that the system chooses stays this listener's during a pause, as a
+/// requested one does.
 pub(crate) fn listen_at(address: SocketAddr) -> std::io::Result<TcpListener> {
     #[cfg(target_os = "linux")]
     if address.port() == 0 {
@@ -111,7 +111,7 @@ pub(crate) fn listen_at(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::bind(address)
 }
 
-/// Listens at all addresses of this machine, of both families where it has both.
+/// Listens at all addresses of this machine, of both families if it has both.
 pub(crate) fn listen_everywhere(port: u16) -> std::io::Result<TcpListener> {
     match listen_at((Ipv6Addr::UNSPECIFIED, port).into()) {
         Err(error) if error.kind() != ErrorKind::AddrInUse => {
@@ -121,14 +121,13 @@ pub(crate) fn listen_everywhere(port: u16) -> std::io::Result<TcpListener> {
     }
 }
 
-/// Refuses new connections from now on, and keeps the port. Gives whether the system can do so.
+/// Refuses new connections from now on and keeps the port. Returns whether the system can do so.
 pub(crate) fn pause_listening(listener: &TcpListener) -> bool {
     cfg!(target_os = "linux")
         && rustix::net::shutdown(listener, rustix::net::Shutdown::Both).is_ok()
 }
 
-/// Takes new connections again. Gives whether it does: not where the port has gone to somebody
-/// else.
+/// Accepts new connections again. Returns whether it does: another program may have the port.
 pub(crate) fn resume_listening(listener: &TcpListener) -> std::io::Result<bool> {
     let before = listener.local_addr()?;
     if before.port() == 0 {
@@ -138,13 +137,13 @@ pub(crate) fn resume_listening(listener: &TcpListener) -> std::io::Result<bool> 
     Ok(true)
 }
 
-/// Addresses of this machine itself.
+/// Loopback addresses.
 pub(crate) const LOOPBACK: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
 
-/// The number of the user whose process listens at `port`, where the system tells.
+/// The user whose process listens at `port`, if the system tells.
 pub(crate) fn listening_user(port: u16) -> Option<u32> {
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|path| {
         let table = std::fs::read_to_string(path).ok()?;
@@ -152,7 +151,7 @@ pub(crate) fn listening_user(port: u16) -> Option<u32> {
     })
 }
 
-/// The user in a line of `/proc/net/tcp`, if it is of a socket that listens at `port`.
+/// The user in a line of `/proc/net/tcp`, if the socket listens at `port`.
 fn user_in(line: &str, port: u16) -> Option<u32> {
     const LISTENS: &str = "0A";
     let mut fields = line.split_whitespace();
@@ -162,10 +161,10 @@ fn user_in(line: &str, port: u16) -> Option<u32> {
     is_it.then(|| fields.nth(3)?.parse().ok())?
 }
 
-/// An address of this machine that leads back to it.
+/// A loopback address that works.
 ///
 /// # Errors
-/// What the system says if there is none, as where the interface `lo` is down.
+/// Returns the system's error if none works, for example because the interface `lo` is down.
 pub(crate) fn working_loopback() -> std::io::Result<IpAddr> {
     let works = |ip: IpAddr| {
         let listener = TcpListener::bind((ip, 0))?;
@@ -175,13 +174,12 @@ pub(crate) fn working_loopback() -> std::io::Result<IpAddr> {
     works(first).or_else(|error| works(second).map_err(|_| error))
 }
 
-/// How long what was sent may stay unacknowledged on a connection that [`configure_control`] has
-/// set up.
+/// How long sent bytes may stay unacknowledged on a connection after [`configure_control`].
 #[cfg(target_os = "linux")]
 const SILENCE_MS: u32 = 30_000;
 
-/// Settings for every connection between ranks: no delay for small messages, and an end within
-/// about 30 seconds when the other host vanishes without a word while nothing is sent.
+/// Configures a connection between ranks: no delay for small messages, and an end within about 30
+/// seconds if the other host vanishes while nothing is sent.
 pub(crate) fn configure(stream: &TcpStream) -> std::io::Result<()> {
     use rustix::net::sockopt;
     stream.set_nodelay(true)?;
@@ -195,10 +193,11 @@ pub(crate) fn configure(stream: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// [`configure`], and the same end while something is sent. Not for elements: the system takes a
-/// rank that comes late to a collective, and reads nothing until then, for a vanished host (since
-/// Linux 5.11, where a window of zero counts). There the collective's time-out and the news of
-/// failed ranks end the wait.
+/// Does [`configure`], and also ends the connection if the other host vanishes while data is sent.
+///
+/// Not for elements of collectives: since Linux 5.11 a window of zero counts, so the system would
+/// treat a rank that is late and reads nothing as a vanished host. The collective's timeout and the
+/// news of failed ranks end such waits.
 pub(crate) fn configure_control(stream: &TcpStream) -> std::io::Result<()> {
     configure(stream)?;
     // Keep-alive is silent while data waits to be acknowledged; this limits that case.

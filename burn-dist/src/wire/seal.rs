@@ -1,8 +1,8 @@
-//! Tags that keep the frames of an authenticated connection as they were sent.
+//! Tags that authenticate the frames of a connection after the handshake.
 //!
-//! Each direction has a key of its own, which follows from the handshake, and counts its frames. A
-//! tag is a keyed BLAKE3 hash of that number and the frame, so that a frame which was changed, left
-//! out, repeated, moved or taken from another connection fails. Frames are not encrypted.
+//! Each direction has its own key from the handshake and counts its frames. A tag is a keyed BLAKE3
+//! hash of that number and the frame. So a frame that was changed, left out, repeated, moved or
+//! taken from another connection fails. Frames are not encrypted.
 
 /// Bytes of a tag.
 pub(crate) const TAG: usize = blake3::OUT_LEN;
@@ -14,7 +14,7 @@ pub struct Keys {
     pub(crate) receive: Opener,
 }
 
-/// Puts tags on frames in the order in which they are sent.
+/// Tags frames in the order in which they are sent.
 pub(crate) struct Sealer(Tags);
 
 /// Checks the tags of frames in the order in which they arrive.
@@ -59,12 +59,12 @@ impl Opener {
 impl Tags {
     fn next(&mut self, frame: &[&[u8]]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // A number of fixed size, and a frame that says itself how long it is.
+        // A number of fixed size, and a frame that contains its own length.
         hasher.update(&self.count.to_le_bytes());
         for part in frame {
             hasher.update(part);
         }
-        // Nobody sends 2^64 frames; two of the same number would be the end of the promise.
+        // Nobody sends 2^64 frames. Two with the same number would break the guarantee.
         self.count = self.count.wrapping_add(1);
         hasher.finalize()
     }

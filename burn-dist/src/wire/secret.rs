@@ -1,14 +1,14 @@
-//! The secret that the ranks of one run share: whoever knows it may join, nobody else.
+//! The secret that the ranks of a run share: only those who know it may join.
 
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Fewest bytes of text that make a secret.
+/// Shortest text of a secret, in bytes.
 pub const MIN_SECRET_BYTES: usize = 16;
 
-/// Most bytes of text that make a secret: a limit on what a file can make us read.
+/// Longest text of a secret, in bytes. It bounds how much of a file is read.
 pub const MAX_SECRET_BYTES: usize = 4096;
 
 /// Separates our keys from all other uses of the same text. Never changes.
@@ -16,37 +16,37 @@ const KEY_CONTEXT: &str = "burn-dist 2026-11 secret of a run v1";
 
 /// Hex digits that carry 128 bits.
 const STRONG_DIGITS: usize = 32;
-/// Different ones among them: with 32 random digits there are fewer less than once in a hundred
+/// Number of different digits among them. 32 random digits have fewer less than once in a hundred
 /// thousand times.
 const STRONG_DISTINCT: usize = 8;
 
-/// What a text costs that may be guessed: memory in KiB and passes over it (OWASP's recommendation
-/// for Argon2id).
+/// Cost of a text that may be guessed: memory in KiB and passes over it (OWASP's recommendation for
+/// Argon2id).
 const STRETCH_MEMORY: u32 = 19 * 1024;
 const STRETCH_PASSES: u32 = 2;
-/// The ranks share nothing but the secret, so they can't agree on another.
+/// A constant, because ranks share nothing but the secret and cannot agree on another salt.
 const STRETCH_SALT: &[u8] = b"burn-dist 2026-11 secret of a run";
 
-/// Why a text or file is no secret.
+/// The reason why a text or file is not a secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// Too short to resist guessing.
+    /// The text is too short to resist guessing.
     #[error("it has {bytes} bytes, at least {MIN_SECRET_BYTES} are needed")]
     TooShort {
-        /// Length of what was given.
+        /// Its length.
         bytes: usize,
     },
-    /// Longer than a secret can sensibly be.
+    /// The text is too long.
     #[error("it has more than {MAX_SECRET_BYTES} bytes")]
     TooLong,
     /// A folder, pipe or device instead of a file.
     #[error("{path} is not a regular file", path = path.display())]
     NotAFile {
-        /// What was named.
+        /// The path.
         path: PathBuf,
     },
-    /// Others on the machine could read it.
+    /// Others on the machine could read the file.
     #[error(
         "{path} can be read by others (mode {mode:03o}): run `chmod 600 {path}`",
         path = path.display()
@@ -57,23 +57,23 @@ pub enum SecretError {
         /// Its permission bits.
         mode: u32,
     },
-    /// The file can't be opened or read.
+    /// The file cannot be opened or read.
     #[error("can't read {path}: {source}", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The system gave no random numbers.
+    /// The system has no random numbers.
     #[error("the system gave no random numbers: {0}")]
     Random(getrandom::Error),
-    /// The text could not be made costly to guess.
+    /// The text could not be hashed with Argon2id.
     #[error("Argon2 can't hash it: {0}")]
     Stretch(argon2::Error),
 }
 
-/// A 256-bit key, derived from text. Its `Debug` output does not show it.
+/// A 256-bit key, derived from text. Its `Debug` output hides it.
 #[derive(Clone)]
 pub struct Secret {
     key: [u8; 32],
@@ -81,21 +81,23 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Hashes `text` into a key. Who meets a rank in place of the store can try secrets out on its
-    /// proof, so a text that is not 128 random bits in hex digits is hashed with Argon2id, which
-    /// takes some 30 ms for each try.
+    /// Hashes `text` into a key.
+    ///
+    /// An attacker in place of the store can try out secrets on a rank's proof. So a text other
+    /// than 128 random bits in hex digits is hashed with Argon2id, at some 30 ms for each try.
     ///
     /// # Errors
-    /// If the text has fewer than [`MIN_SECRET_BYTES`] or more than [`MAX_SECRET_BYTES`] bytes.
+    /// Fails if the text has fewer than [`MIN_SECRET_BYTES`] or more than [`MAX_SECRET_BYTES`]
+    /// bytes.
     pub fn from_text(text: &str) -> Result<Self, SecretError> {
         Self::from_bytes(text.as_bytes())
     }
 
-    /// Reads the text from a file, without the line ends after it.
+    /// Reads the text from a file, without trailing line ends.
     ///
     /// # Errors
-    /// If it is no regular file, if group or others may read or write it, or if its length is out
-    /// of bounds.
+    /// Fails if it is not a regular file, if group or others may read or write it, or if its length
+    /// is out of bounds.
     pub fn from_file(path: &Path) -> Result<Self, SecretError> {
         let read = |source| SecretError::Read {
             path: path.into(),
@@ -119,7 +121,7 @@ impl Secret {
             });
         }
         let mut text = Vec::new();
-        // Room for a line end beyond the cap; what is too long is found below.
+        // Room for a line end beyond the cap; a text that is too long is found below.
         file.take(MAX_SECRET_BYTES as u64 + 3)
             .read_to_end(&mut text)
             .map_err(read)?;
@@ -132,7 +134,7 @@ impl Secret {
         Self::from_bytes(&text)
     }
 
-    /// A new random secret as text, to hand to other processes, and as key.
+    /// A new random secret, as text for other processes and as a key.
     pub(crate) fn generate() -> Result<(String, Self), SecretError> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(SecretError::Random)?;
@@ -141,7 +143,7 @@ impl Secret {
         Ok((text, secret))
     }
 
-    /// A secret for one purpose, from which neither this one nor those for other purposes follow.
+    /// A secret for one purpose. It reveals neither this secret nor those for other purposes.
     pub(crate) fn derive(&self, purpose: &[u8]) -> Self {
         Self {
             key: *blake3::keyed_hash(&self.key, purpose).as_bytes(),
@@ -149,8 +151,10 @@ impl Secret {
         }
     }
 
-    /// Whether the text that it was made of is among the first that somebody guesses: one of few
-    /// different characters, one that repeats itself, or a row such as `0123456789abcdef`.
+    /// Whether the text is among the first guesses.
+    ///
+    /// It has few different characters, repeats itself, or is a row such as `0123456789abcdef`.
+    /// Other texts may be weak too.
     pub fn is_weak(&self) -> bool {
         self.weak
     }
@@ -181,8 +185,7 @@ impl Secret {
 /// Fewest different bytes of a text that is not guessed at once.
 const FEW_BYTES: usize = 8;
 
-/// See [`Secret::is_weak`]. A text that passes may be weak all the same: nobody here knows what
-/// people choose.
+/// See [`Secret::is_weak`].
 fn is_weak(text: &[u8]) -> bool {
     let distinct: BTreeSet<&u8> = text.iter().collect();
     let repeats = |period: usize| {
@@ -264,7 +267,7 @@ mod tests {
         ));
     }
 
-    /// A passphrase must cost whoever guesses it; 128 random bits need not.
+    /// A passphrase must be costly to guess; 128 random bits need not.
     #[test]
     fn what_can_be_guessed_is_hashed_slowly() {
         let random = "7f3a09c4d1e85b26a0f97c3e4d5b1862";

@@ -1,5 +1,5 @@
-//! Hears whoever connects to a listener of the run, all at once: somebody who says nothing holds up
-//! nobody else, and too many of them are not kept.
+//! Authenticates connections to a listener of the run, all at once: a silent caller holds nobody
+//! up, and their number is limited.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use super::Secret;
 use super::auth::{self, Accepted, AuthError, HANDSHAKE_LIMIT, Purpose};
 
-/// Refusals that are logged in one [`WINDOW`]; more are counted.
+/// Refusals logged in one [`WINDOW`]; more are counted.
 const LOGGED: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The connections that have not proved yet who they are. Dropping it ends them.
+/// Connections that have not authenticated yet. Dropping it ends them.
 pub(crate) struct Strangers {
     secret: Secret,
     purpose: Purpose,
-    /// Connections that are heard at the same time; whoever has waited longest makes room.
+    /// Largest number of connections at the same time; the oldest makes room.
     most: usize,
     waiting: Arc<Mutex<Waiting>>,
     refusals: Refusals,
@@ -33,8 +33,7 @@ struct Waiting {
 }
 
 impl Strangers {
-    /// Nobody yet. Whoever comes has to know the `secret` and come for `purpose`; `most` are heard
-    /// at the same time.
+    /// Callers must know `secret` and state `purpose`; at most `most` are heard at the same time.
     pub fn new(secret: &Secret, purpose: Purpose, most: usize) -> Self {
         Self {
             secret: secret.clone(),
@@ -45,17 +44,19 @@ impl Strangers {
         }
     }
 
-    /// Where refused connections are told of.
+    /// The log of refused connections.
     pub fn refusals(&self) -> Refusals {
         self.refusals.clone()
     }
 
-    /// Hears what `stream` has to say in a thread of its own, called `thread`, and gives both to
-    /// `then` there: what it said of itself, or why it is refused. It has `limit`, and never more
-    /// than [`HANDSHAKE_LIMIT`]. Once it has proved itself it makes no room for others any more.
+    /// Runs the handshake of `stream` in its own thread, called `thread`. There it passes to `then`
+    /// the stream and the caller's statement, or the reason for a refusal.
+    ///
+    /// The handshake has `limit`, and never more than [`HANDSHAKE_LIMIT`]. An authenticated
+    /// connection makes no room for others any more.
     ///
     /// # Errors
-    /// When the system does not give what this takes; the connection has ended then.
+    /// Fails if the system refuses the resources; the connection has then ended.
     pub fn hear(
         &self,
         stream: TcpStream,
@@ -63,7 +64,7 @@ impl Strangers {
         limit: Duration,
         then: impl FnOnce(TcpStream, Result<Accepted, AuthError>) + Send + 'static,
     ) -> io::Result<()> {
-        // Some systems hand the listener's mode down.
+        // On some systems a connection inherits the listener's mode.
         stream.set_nonblocking(false)?;
         let number = lock(&self.waiting).admit(stream.try_clone()?, self.most);
         let deadline = Instant::now() + limit.min(HANDSHAKE_LIMIT);
@@ -87,7 +88,7 @@ impl Strangers {
         })
     }
 
-    /// Ends the connections of all who are still being heard.
+    /// Ends all connections that are not authenticated yet.
     pub fn dismiss(&self) {
         for (_, stream) in lock(&self.waiting).streams.drain(..) {
             end(&stream);
@@ -102,9 +103,9 @@ impl Drop for Strangers {
 }
 
 impl Waiting {
-    /// Takes one more and gives its number.
+    /// Adds a connection and returns its number.
     fn admit(&mut self, stream: TcpStream, most: usize) -> u64 {
-        // A rank proves itself in milliseconds; whoever has waited longest is the least likely one.
+        // A rank authenticates in milliseconds, so the oldest caller is the least likely one.
         if self.streams.len() >= most
             && let Some((_, oldest)) = self.streams.pop_front()
         {
@@ -115,7 +116,7 @@ impl Waiting {
         self.count
     }
 
-    /// Gives whether it was still heard.
+    /// Removes a connection. Returns whether it was still there.
     fn forget(&mut self, number: u64) -> bool {
         let before = self.streams.len();
         self.streams.retain(|(other, _)| *other != number);
@@ -123,8 +124,7 @@ impl Waiting {
     }
 }
 
-/// Logs refused connections, a few in each [`WINDOW`]: anybody can make as many of them as they
-/// like.
+/// Logs refused connections, a few in each [`WINDOW`]: anybody can cause any number of them.
 #[derive(Clone, Default)]
 pub(crate) struct Refusals(Arc<Mutex<Told>>);
 
@@ -150,7 +150,7 @@ impl Refusals {
 }
 
 impl Told {
-    /// Takes note of one more. If it is to be logged, gives how many were not.
+    /// Counts a refusal. If it should be logged, returns how many before were not.
     fn note(&mut self, now: Instant) -> Option<u64> {
         let is_over = |begin| now.saturating_duration_since(begin) >= WINDOW;
         if self.window.is_none_or(is_over) {
@@ -178,7 +178,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the connection for the thread that hears it, too.
+/// Ends the connection, also for the thread that hears it.
 fn end(stream: &TcpStream) {
     let _ = stream.shutdown(Shutdown::Both);
 }
@@ -192,7 +192,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A connection, seen from the one who calls and from the one who hears.
+    /// A connection, seen by the caller and by the listener.
     fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {
         let caller = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         caller.set_read_timeout(Some(LONG)).unwrap();
@@ -246,7 +246,7 @@ mod tests {
         assert!(ended(&mut callers[1]) && ended(&mut callers[2]));
     }
 
-    /// Whoever has been told that it is in must not lose its place to those who come then.
+    /// A peer that was told that it is accepted must not lose its place to later callers.
     #[test]
     fn who_has_proved_itself_makes_no_room() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
