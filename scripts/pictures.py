@@ -347,13 +347,15 @@ def dashboard():
     wide, high, edge = 8, 17, 16
     p = Picture("trainer --dashboard", edge * 2 + high * ROWS, edge * 2 + wide * COLUMNS)
     p.rect(0, 0, p.width, p.height, "#12161e", "#12161e", 8)
-    ink = "#d5dae2"
+    ink, edges, dots = "#d5dae2", "", {}
     for row, line in enumerate(cells):
         y = edge + row * high
-        for column, (_, _, back) in enumerate(line):
-            if back:
-                p.add(f'<rect x="{edge + column * wide}" y="{y}" width="{wide}" height="{high}" '
-                      f'fill="{COLORS.get(back, ink)}"/>')
+        for column, (character, front, back) in enumerate(line):
+            color = COLORS.get(front, ink) if "▏" >= character >= "█" else back and COLORS.get(back, ink)
+            if color:
+                eighths = 8 if back else 0x2590 - ord(character)
+                p.add(f'<rect x="{edge + column * wide}" y="{y}" width="{eighths * wide / 8:g}" height="{high}" '
+                      f'fill="{color}"/>')
         column = 0
         while column < COLUMNS:
             character, front, back = line[column]
@@ -362,15 +364,13 @@ def dashboard():
             if character in BOX:
                 mx, my = x + wide / 2, y + high / 2
                 ends = {"l": (x, my), "r": (x + wide, my), "u": (mx, y), "d": (mx, y + high)}
-                for way in BOX[character]:
-                    p.line([(mx, my), ends[way]], "#5b6472", 1, head=False)
+                edges += "".join(f"M{mx:g} {my:g}L{ends[way][0]:g} {ends[way][1]:g}" for way in BOX[character])
             elif "▏" >= character >= "█":
-                share = (0x2590 - ord(character)) / 8
-                p.add(f'<rect x="{x}" y="{y}" width="{wide * share:g}" height="{high}" fill="{color}"/>')
+                pass  # Drawn above.
             elif "⠀" < character <= "⣿":
                 for bit, (dx, dy) in enumerate(((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))):
                     if ord(character) >> bit & 1:
-                        p.add(f'<circle cx="{x + 2 + dx * 4}" cy="{y + 2.1 + dy * 4.25:g}" r="1.2" fill="{color}"/>')
+                        dots[color] = dots.get(color, "") + f"M{x + 2 + dx * 4} {y + 2.1 + dy * 4.25:g}h0"
             elif character != " ":
                 word = character
                 while column < COLUMNS and line[column][0] not in BOX and line[column][1:] == (front, back) and (
@@ -380,12 +380,15 @@ def dashboard():
                 dark = "#12161e" if back else color
                 p.add(f'<text x="{x}" y="{y + 13}" font-size="13" font-family="monospace" fill="{dark}" '
                       f'textLength="{wide * len(word)}" lengthAdjust="spacingAndGlyphs">{escape(word)}</text>')
+    p.add(f'<path d="{edges}" stroke="#5b6472"/>')
+    for color, path in dots.items():
+        p.add(f'<path d="{path}" stroke="{color}" stroke-width="2.4" stroke-linecap="round"/>')
     return p
 
 
 def record(trainer):
     """Trains with the dashboard on a terminal of our own, and keeps its screen and its report."""
-    trainer = shutil.which(trainer) or os.path.abspath(trainer)
+    trainer = os.path.abspath(shutil.which(trainer) or trainer)
     with tempfile.TemporaryDirectory() as folder:
         process, terminal = pty.fork()
         if process == 0:
@@ -405,7 +408,7 @@ def record(trainer):
                 break
             written += piece
         if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) != 0:
-            raise SystemExit("the run failed")
+            raise SystemExit(f"the run failed: {written.decode()[-400:]}")
         # The last epoch at about half of its steps.
         text = written.decode()
         frames = [found.start() for found in re.finditer(r"\x1b\[\?25l", text)]
