@@ -190,18 +190,24 @@ def markdown(name, head, lines, where):
     return "\n".join([where, "", *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def write(name, text):
+def around(name):
+    """What stands before the table in the page, and behind it."""
     begin, end = f"<!-- table: {name} -->\n", f"\n<!-- end: {name} -->"
     page = PAGE.read_text()
     if page.count(begin) != 1 or page.count(end) != 1:
-        raise SystemExit(f"{PAGE} has no place for the table {name}: add the lines {begin.strip()} and {end.strip()}")
+        raise SystemExit(f"{PAGE} has no place for the table {name}: add {begin.strip()} and {end.strip()}")
     before, rest = page.split(begin)
-    PAGE.write_text(before + begin + text + end + rest.split(end)[1])
+    return before + begin, end + rest.split(end)[1]
+
+
+def write(name, text):
+    before, behind = around(name)
+    PAGE.write_text(before + text + behind)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="*", choices=[[], *TABLES], metavar="TABLE")
+    parser.add_argument("tables", nargs="*", metavar="TABLE")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--bench", default=ROOT / "target/release/bench")
@@ -209,6 +215,13 @@ def main():
     options = parser.parse_args()
     if options.write and options.quick:
         parser.error("--quick measures nothing worth writing")
+    for name in options.tables:
+        if name not in TABLES:
+            parser.error(f"unknown table {name}, expected {', '.join(TABLES)}")
+        if options.write:
+            around(name)
+    if options.tables and not pathlib.Path(options.bench).is_file():
+        parser.error(f"{options.bench} is missing: run cargo build --release --workspace --bins, or set --bench")
     if not options.tables:
         for name, (commands, _) in TABLES.items():
             print(name, *("  bench " + " ".join(command) for command in commands), sep="\n")
