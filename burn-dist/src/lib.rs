@@ -64,7 +64,6 @@
 //! | [`precision`] | number formats and loss scaling |
 //! | [`checkpoint`] | sharded state on disk |
 //! | [`files`] | files that are complete or invisible |
-//! | [`contained`] | panics turned into errors |
 //! | [`thread_limit`] | how many threads this process may start |
 
 // Only shared memory, MPI, NCCL, the CUDA driver and a checked `close` need unsafe code. Each
@@ -78,7 +77,6 @@ pub mod buffer;
 pub mod checkpoint;
 pub mod collective;
 mod compression;
-pub mod contained;
 mod deadline;
 pub mod device;
 pub mod element;

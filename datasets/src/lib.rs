@@ -41,7 +41,6 @@
 mod area;
 mod augment;
 mod cifar;
-pub mod contained;
 mod delegate;
 mod digits;
 mod download;

@@ -89,7 +89,7 @@ where
             sink.collect(usage.parameter, gradient);
         }));
         if let Err(payload) = collected {
-            sink.panicked(usage.parameter, crate::contained::message(&*payload));
+            sink.panicked(usage.parameter, contained::message(&*payload));
         }
     }
 }

@@ -107,7 +107,7 @@ impl Picture {
 
 /// Turns a panic of a decoder into a reason.
 pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, Unusable>) -> Result<T, Unusable> {
-    crate::contained::run(work)
+    contained::run(work)
         .unwrap_or_else(|panic| Err(Unusable::Other(format!("its decoder failed ({panic})"))))
 }
 

@@ -279,7 +279,7 @@ impl Job {
         catch_unwind(AssertUnwindSafe(|| self.fill(position, scratch))).unwrap_or_else(|panic| {
             Err(DatasetError::Panic {
                 position,
-                message: crate::contained::message(&*panic).to_owned(),
+                message: contained::message(&*panic).to_owned(),
             })
         })
     }

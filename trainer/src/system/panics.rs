@@ -49,7 +49,7 @@ impl Drop for Watched {
 /// unless it becomes an error.
 pub fn end_on_panic(rank: usize) {
     std::panic::set_hook(Box::new(move |info| {
-        if burn_dist::contained::is_running() || datasets::contained::is_running() {
+        if contained::is_running() {
             tracing::debug!("a panic that becomes an error: {info}");
             return;
         }
@@ -163,10 +163,8 @@ mod tests {
         if world.is_main() {
             let _watched = watch(&group);
             end_on_panic(world.rank());
-            let contained = burn_dist::contained::run(|| panic!("contained"));
+            let contained = contained::run(|| panic!("contained"));
             assert_eq!(contained, Err("contained".to_owned()));
-            let decoder = datasets::contained::run(|| panic!("decoder"));
-            assert_eq!(decoder, Err("decoder".to_owned()));
             panic!("on purpose");
         }
         let told = group.barrier().unwrap_err().to_string();

@@ -138,7 +138,7 @@ impl<'a> Saved<'a> {
         };
         let in_double = self.parameter.dtype == crate::DType::F64;
         // An optimizer ignores unknown values, so its result is checked.
-        let rebuilt = crate::contained::run(|| {
+        let rebuilt = contained::run(|| {
             let optimizer = &choice.optimizer;
             let rebuilt = match choice.in_double.filter(|_| in_double) {
                 Some(rebuild) => rebuild(rank, ROOT, &mut state, device)?,

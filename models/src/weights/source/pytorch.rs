@@ -293,6 +293,6 @@ fn gathered(view: &View, seen: &[u8], bytes: usize) -> Result<Vec<u8>, String> {
 
 /// Turns a panic of a reader into an error: what is read comes from anywhere.
 fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    burn_dist::contained::run(read)
+    contained::run(read)
         .unwrap_or_else(|panic| Err(format!("the reader of the format failed on it ({panic})")))
 }

@@ -1,7 +1,7 @@
 //! Turns panics of foreign code into errors.
 //!
-//! Readers of weights and of optimizer records get data from outside, and report some faults only
-//! by a panic. A panic hook that ends the process asks [`is_running`] first.
+//! Image decoders and readers of weights and optimizer records get data from outside, and report
+//! some faults only by a panic. A panic hook that ends the process asks [`is_running`] first.
 
 use std::any::Any;
 use std::cell::Cell;
