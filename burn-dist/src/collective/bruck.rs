@@ -13,11 +13,10 @@
 use std::ops::Range;
 
 use super::ring::{Contribution, Reduction, Visit};
-use super::{Descriptor, Failure, Kind, Neighbours, send_receive};
+use super::{Descriptor, Failure, Kind, Ring, send_receive};
 use crate::buffer::Buffer;
 use crate::element::DType;
 use crate::reduce;
-use crate::transport::{Transport, Watch};
 
 /// Largest reduction in bytes. Each member receives about `n` times as much, and the ring's hops
 /// take about `2 n` times as long. At 25 µs a hop and 1 ns a byte they break even at 50 KiB,
@@ -65,13 +64,12 @@ pub(super) enum Wanted {
 
 /// Reduces the elements of all members. Member `i` owns the bytes `owned(i)`.
 pub(super) fn reduce(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     what: &Descriptor,
     (own, reduction, wanted): (&mut impl Contribution, Reduction, Wanted),
     owned: impl Fn(usize) -> Range<usize>,
-    watch: &Watch,
 ) -> Result<(), Failure> {
+    let at = ring.at;
     let chunks: Vec<Range<usize>> = (0..at.size).map(owned).collect();
     let ends = ends(chunks.iter().map(Range::len));
     let summand = ends.last().copied().unwrap_or(0);
@@ -85,7 +83,7 @@ pub(super) fn reduce(
             rest = after;
         }
     }
-    gather(transport, at, what, (&|_| block, &mut blocks), watch)?;
+    gather(ring, what, (&|_| block, &mut blocks))?;
     let op = reduction.op.before_division();
     for (owner, chunk) in chunks.into_iter().enumerate() {
         if chunk.is_empty() || (wanted == Wanted::Own && owner != at.rank) {
@@ -119,13 +117,12 @@ fn visits(owner: usize, size: usize, begins_there: bool) -> impl Iterator<Item =
 
 /// Sends the bytes `owned(i)` of each member `i` to all members.
 pub(super) fn all_gather(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     what: &Descriptor,
     own: &mut impl Contribution,
     owned: impl Fn(usize) -> Range<usize>,
-    watch: &Watch,
 ) -> Result<(), Failure> {
+    let at = ring.at;
     let chunk = |distance: usize| owned(at.back(distance));
     let bytes = (0..at.size).map(|distance| chunk(distance).len()).sum();
     let mut blocks = Buffer::recycled(DType::U8, bytes);
@@ -133,7 +130,7 @@ pub(super) fn all_gather(
     blocks.bytes_mut()[..mine.len()].copy_from_slice(own.bytes(mine.clone()));
     own.hand_out(mine.clone());
     let length = |distance| chunk(distance).len();
-    gather(transport, at, what, (&length, &mut blocks), watch)?;
+    gather(ring, what, (&length, &mut blocks))?;
     let mut rest = &blocks.bytes()[mine.len()..];
     for distance in 1..at.size {
         let chunk = chunk(distance);
@@ -148,12 +145,11 @@ pub(super) fn all_gather(
 /// Gathers all other blocks after the own one. `length` is the size of the block of the member that
 /// many places back on the ring; the previous member's block comes first.
 fn gather(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     what: &Descriptor,
     (length, blocks): (&dyn Fn(usize) -> usize, &mut Buffer),
-    watch: &Watch,
 ) -> Result<(), Failure> {
+    let at = ring.at;
     let ends = ends((0..at.size).map(length));
     let end = |blocks: usize| ends[blocks - 1];
     let mut known = 1;
@@ -162,7 +158,7 @@ fn gather(
         let (mine, theirs) = blocks.bytes_mut().split_at_mut(end(known));
         let peers = (at.ahead(known), at.back(known));
         let theirs = &mut theirs[..end(known + more) - end(known)];
-        send_receive(transport, peers, what, (&mine[..end(more)], theirs), watch)?;
+        send_receive(ring, peers, what, (&mine[..end(more)], theirs))?;
         known += more;
     }
     Ok(())

@@ -11,43 +11,40 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::ring::{Contribution, Load, SEGMENT, Visit, chunk, gathering, reducing, run};
-use super::{Failure, Neighbours};
+use super::{Failure, Ring};
 use crate::buffer::Buffer;
 use crate::element::{DType, ReduceOp};
 use crate::reduce::vectorised;
 use crate::shard::Cuts;
-use crate::transport::{Transport, Watch};
 
 /// Elements converted at a time: they stay in the L1 cache.
 const BLOCK: usize = 512;
 
 /// Reduces `data` over all ranks, in place. It travels as type `wire`.
 pub(super) fn all_reduce(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     data: &mut [f32],
     (wire, op): (DType, ReduceOp),
-    watch: &Watch,
 ) -> Result<(), Failure> {
+    let at = ring.at;
     let bytes = data.len() * wire.size();
     let owned = |rank| chunk(bytes, wire, &Cuts::Even, at.size, rank);
     let own = Own::of(data, op, at.size);
-    reduce_all(transport, at, (own, wire), owned, watch)
+    reduce_all(ring, (own, wire), owned)
 }
 
 /// Reduces `data` over all ranks. Afterwards only this rank's shard is valid.
 pub(super) fn reduce_scatter(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     data: &mut [f32],
     (wire, op): (DType, ReduceOp),
     cuts: &Cuts,
-    watch: &Watch,
 ) -> Result<(), Failure> {
+    let at = ring.at;
     let bytes = data.len() * wire.size();
     let owned = |rank| chunk(bytes, wire, cuts, at.size, rank);
     let own = Own::of(data, op, at.size);
-    reduce_owned(transport, at, (own, wire), owned, watch)
+    reduce_owned(ring, (own, wire), owned)
 }
 
 /// Elements of type `f32`, as bytes.
@@ -80,16 +77,15 @@ pub(super) fn divisor(op: ReduceOp, ranks: usize) -> f32 {
 /// Reduces the elements of all members; all get the result. Member `i` reduces the bytes `owned(i)`
 /// of the wire format.
 pub(super) fn reduce_all(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     (own, wire): (Own<impl Contribution>, DType),
     owned: impl Fn(usize) -> Range<usize>,
-    watch: &Watch,
 ) -> Result<(), Failure> {
+    let at = ring.at;
     let mut route = reducing(at, own.elements.begins_where_it_ends(), &owned);
     let mut load = Compressed::new(own, wire, route.head());
     route.go_on(gathering(at, &owned));
-    run(transport, at, &mut load, route, watch)?;
+    run(ring, &mut load, route)?;
     (0..at.size).for_each(|member| load.take(owned(member)));
     Ok(())
 }
@@ -97,16 +93,14 @@ pub(super) fn reduce_all(
 /// Reduces the elements of all members; member `i` gets the bytes `owned(i)` of the result, in the
 /// wire format.
 pub(super) fn reduce_owned(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     (own, wire): (Own<impl Contribution>, DType),
     owned: impl Fn(usize) -> Range<usize>,
-    watch: &Watch,
 ) -> Result<(), Failure> {
-    let route = reducing(at, own.elements.begins_where_it_ends(), &owned);
+    let route = reducing(ring.at, own.elements.begins_where_it_ends(), &owned);
     let mut load = Compressed::new(own, wire, route.head());
-    run(transport, at, &mut load, route, watch)?;
-    load.take(owned(at.rank));
+    run(ring, &mut load, route)?;
+    load.take(owned(ring.at.rank));
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use crate::element::{DType, ReduceOp};
+use crate::named::named;
 
 /// Kinds of collectives. The discriminants are the wire codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,31 +32,16 @@ impl Kind {
         matches!(self, Self::ReduceScatter | Self::AllGather)
     }
 
-    const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::AllReduce,
-            2 => Self::ReduceScatter,
-            3 => Self::AllGather,
-            4 => Self::Broadcast,
-            5 => Self::Barrier,
-            6 => Self::GatherBytes,
-            7 => Self::Register,
-            _ => return None,
-        })
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| *known as u8 == code)
     }
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::AllReduce => "all-reduce",
-            Self::ReduceScatter => "reduce-scatter",
-            Self::AllGather => "all-gather",
-            Self::Broadcast => "broadcast",
-            Self::Barrier => "barrier",
-            Self::GatherBytes => "gather of bytes",
-            Self::Register => "making of a bucket",
-        })
+named! {
+    Kind {
+        AllReduce = "all-reduce", ReduceScatter = "reduce-scatter", AllGather = "all-gather",
+        Broadcast = "broadcast", Barrier = "barrier", GatherBytes = "gather of bytes",
+        Register = "making of a bucket",
     }
 }
 

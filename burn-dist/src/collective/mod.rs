@@ -70,6 +70,13 @@ impl Neighbours {
     }
 }
 
+/// The ranks that a collective is of, as a ring, and how it is patient with them.
+struct Ring<'a> {
+    transport: &'a mut dyn Transport,
+    at: Neighbours,
+    watch: &'a Watch,
+}
+
 /// The connection of a group's ranks.
 pub(crate) enum Wiring {
     /// One transport for all ranks.
@@ -179,15 +186,20 @@ pub(crate) fn run(
         Wiring::Flat(transport) => transport.as_mut(),
         Wiring::Nodes(nodes) => return nodes.run((what, cuts), memory, watch),
     };
+    let ring = |transport| Ring {
+        transport,
+        at,
+        watch,
+    };
     let Some(shared) = transport.shared() else {
-        let data = memory.bytes();
+        let (ring, data) = (&mut ring(transport), memory.bytes());
         if bruck::suits(what, at.size) {
-            return small(transport, at, (what, cuts), data, watch);
+            return small(ring, (what, cuts), data);
         }
-        announce(transport, at, what, watch)?;
+        announce(ring, what)?;
         return match what.wire {
-            Some(wire) => compressed(transport, at, (what, wire, cuts), data, watch),
-            None => streamed(transport, at, (what, cuts), data, watch),
+            Some(wire) => compressed(ring, (what, wire, cuts), data),
+            None => streamed(ring, (what, cuts), data),
         };
     };
     let words = what.encode();
@@ -208,7 +220,7 @@ pub(crate) fn run(
         }
         (_, memory) => {
             shared.enter(words, watch)?;
-            return streamed(transport, at, (what, cuts), memory.bytes(), watch);
+            return streamed(&mut ring(transport), (what, cuts), memory.bytes());
         }
     }
     Ok(())
@@ -252,31 +264,22 @@ pub(crate) fn gather_bytes(
         Wiring::Flat(transport) => transport.as_mut(),
         Wiring::Nodes(nodes) => return nodes.gather_bytes(what, payload, watch),
     };
-    if transport.shared().is_some() || !bruck::suits(what, at.size) {
-        enter(transport, at, what, watch)?;
+    let ring = &mut Ring {
+        transport,
+        at,
+        watch,
+    };
+    if ring.transport.shared().is_some() || !bruck::suits(what, at.size) {
+        enter(ring, what)?;
     }
     let mut lengths = vec![0u64; at.size];
     lengths[at.rank] = payload.len() as u64;
     let word = |rank| rank * 8..rank * 8 + 8;
-    gather(
-        transport,
-        at,
-        what,
-        bytemuck::cast_slice_mut(&mut lengths),
-        word,
-        watch,
-    )?;
+    gather(ring, what, bytemuck::cast_slice_mut(&mut lengths), word)?;
     let ranges = one_after_the_other(&lengths)?;
     let mut data = vec![0; ranges.last().map_or(0, |range| range.end)];
     data[ranges[at.rank].clone()].copy_from_slice(payload);
-    gather(
-        transport,
-        at,
-        what,
-        &mut data,
-        |rank| ranges[rank].clone(),
-        watch,
-    )?;
+    gather(ring, what, &mut data, |rank| ranges[rank].clone())?;
     Ok(ranges
         .into_iter()
         .map(|range| data[range].to_vec())
@@ -285,17 +288,15 @@ pub(crate) fn gather_bytes(
 
 /// Sends the bytes `owned(i)` of each member `i` to all members; together they are `data`.
 fn gather(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     what: &Descriptor,
     mut data: &mut [u8],
     owned: impl Fn(usize) -> Range<usize>,
-    watch: &Watch,
 ) -> Result<(), Failure> {
     let is_small = bruck::suits_gather(data.len() as u64);
-    match is_small && transport.shared().is_none() {
-        true => bruck::all_gather(transport, at, what, &mut data, owned, watch),
-        false => ring::all_gather(transport, at, data, owned, watch),
+    match is_small && ring.transport.shared().is_none() {
+        true => bruck::all_gather(ring, what, &mut data, owned),
+        false => ring::all_gather(ring, data, owned),
     }
 }
 
@@ -347,30 +348,25 @@ fn shard_bytes(
 }
 
 fn compressed(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     (what, wire, cuts): (&Descriptor, DType, &Cuts),
     data: &mut [u8],
-    watch: &Watch,
 ) -> Result<(), Failure> {
     let data = bytemuck::cast_slice_mut(data);
     let (_, op) = reduction(what);
     match what.kind {
-        Kind::ReduceScatter => {
-            compressed::reduce_scatter(transport, at, data, (wire, op), cuts, watch)
-        }
-        _ => compressed::all_reduce(transport, at, data, (wire, op), watch),
+        Kind::ReduceScatter => compressed::reduce_scatter(ring, data, (wire, op), cuts),
+        _ => compressed::all_reduce(ring, data, (wire, op)),
     }
 }
 
 /// Runs a small collective in few rounds over streams.
 fn small(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     (what, cuts): (&Descriptor, &Cuts),
     mut data: &mut [u8],
-    watch: &Watch,
 ) -> Result<(), Failure> {
+    let at = ring.at;
     let len = data.len();
     let wanted = match what.kind {
         Kind::AllReduce => Wanted::All,
@@ -382,7 +378,7 @@ fn small(
                 Kind::Broadcast if rank == root => 0..len,
                 _ => 0..0,
             };
-            return bruck::all_gather(transport, at, what, &mut data, owned, watch);
+            return bruck::all_gather(ring, what, &mut data, owned);
         }
     };
     let (dtype, op) = (what.dtype.of_sums(), what.op.unwrap_or(ReduceOp::Sum));
@@ -395,7 +391,7 @@ fn small(
     let owned = |rank| ring::chunk(len, dtype, cuts, at.size, rank);
     let reduction = Reduction::over(at, dtype, op);
     let own = (&mut sums, reduction, wanted);
-    bruck::reduce(transport, at, what, own, owned, watch)?;
+    bruck::reduce(ring, what, own, owned)?;
     if let Some(wide) = wide {
         reduce::narrow(what.dtype, &wide, data);
     }
@@ -403,28 +399,25 @@ fn small(
 }
 
 fn streamed(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     (what, cuts): (&Descriptor, &Cuts),
     data: &mut [u8],
-    watch: &Watch,
 ) -> Result<(), Failure> {
+    let at = ring.at;
     match what.kind {
-        Kind::AllReduce => ring::all_reduce(transport, at, data, reduction(what), watch),
-        Kind::ReduceScatter => {
-            ring::reduce_scatter(transport, at, data, reduction(what), cuts, watch)
-        }
+        Kind::AllReduce => ring::all_reduce(ring, data, reduction(what)),
+        Kind::ReduceScatter => ring::reduce_scatter(ring, data, reduction(what), cuts),
         Kind::AllGather => {
             let owned = |rank| shard_bytes((what, cuts), data.len(), at.size, rank);
             // The closure needs the length, not the data.
             let ranges: Vec<_> = (0..at.size).map(owned).collect();
-            ring::all_gather(transport, at, data, |rank| ranges[rank].clone(), watch)
+            ring::all_gather(ring, data, |rank| ranges[rank].clone())
         }
-        Kind::Broadcast => ring::broadcast(transport, at, data, usize::from(what.root), watch),
+        Kind::Broadcast => ring::broadcast(ring, data, usize::from(what.root)),
         // When one byte of every rank has gone around the ring, all ranks have come.
         Kind::Barrier => {
             let mut bytes = vec![0; at.size];
-            ring::all_gather(transport, at, &mut bytes[..], |rank| rank..rank + 1, watch)
+            ring::all_gather(ring, &mut bytes[..], |rank| rank..rank + 1)
         }
         Kind::GatherBytes | Kind::Register => Ok(()),
     }
@@ -438,20 +431,25 @@ pub(crate) fn agree(
     watch: &Watch,
 ) -> Result<(), Failure> {
     match wiring {
-        Wiring::Flat(transport) => enter(transport.as_mut(), at, what, watch),
+        Wiring::Flat(transport) => {
+            let transport = transport.as_mut();
+            enter(
+                &mut Ring {
+                    transport,
+                    at,
+                    watch,
+                },
+                what,
+            )
+        }
         Wiring::Nodes(nodes) => nodes.agree(what, watch),
     }
 }
 
 /// Checks that all ranks enter the same collective.
-fn enter(
-    transport: &mut dyn Transport,
-    at: Neighbours,
-    what: &Descriptor,
-    watch: &Watch,
-) -> Result<(), Failure> {
-    match transport.shared() {
-        Some(shared) => Ok(shared.enter(what.encode(), watch).map(drop)?),
-        None => announce(transport, at, what, watch),
+fn enter(ring: &mut Ring<'_>, what: &Descriptor) -> Result<(), Failure> {
+    match ring.transport.shared() {
+        Some(shared) => Ok(shared.enter(what.encode(), ring.watch).map(drop)?),
+        None => announce(ring, what),
     }
 }

@@ -11,12 +11,12 @@
 
 use std::ops::Range;
 
-use super::{Failure, Neighbours};
+use super::{Failure, Neighbours, Ring};
 use crate::buffer::Buffer;
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
 use crate::shard::Cuts;
-use crate::transport::{Interest, Transport, Watch};
+use crate::transport::Interest;
 
 /// Bytes that are received before they are reduced and forwarded: large enough to make calls cheap,
 /// small enough for the L2 cache.
@@ -220,95 +220,82 @@ impl<C: Contribution> Load for Plain<C> {
 
 /// Reduces `data` over all ranks, in place.
 pub(super) fn all_reduce(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     data: &mut [u8],
     (dtype, op): (DType, ReduceOp),
-    watch: &Watch,
 ) -> Result<(), Failure> {
+    let at = ring.at;
     if let Some(mut sums) = reduce::widen(dtype, data) {
         // Partial sums travel in f32; otherwise every hop would round them.
         let bytes = bytemuck::cast_slice_mut(&mut sums);
-        all_reduce(transport, at, bytes, (DType::F32, op), watch)?;
+        all_reduce(ring, bytes, (DType::F32, op))?;
         reduce::narrow(dtype, &sums, data);
         return Ok(());
     }
     let len = data.len();
     let owned = |rank| chunk(len, dtype, &Cuts::Even, at.size, rank);
     let reduction = Reduction::over(at, dtype, op);
-    reduce_all(transport, at, (data, reduction), owned, watch)
+    reduce_all(ring, (data, reduction), owned)
 }
 
 /// Reduces `data` over all ranks. Afterwards only this rank's shard is valid.
 pub(super) fn reduce_scatter(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     data: &mut [u8],
     (dtype, op): (DType, ReduceOp),
     cuts: &Cuts,
-    watch: &Watch,
 ) -> Result<(), Failure> {
+    let at = ring.at;
     if let Some(mut sums) = reduce::widen(dtype, data) {
         let bytes = bytemuck::cast_slice_mut(&mut sums);
-        reduce_scatter(transport, at, bytes, (DType::F32, op), cuts, watch)?;
+        reduce_scatter(ring, bytes, (DType::F32, op), cuts)?;
         reduce::narrow(dtype, &sums, data);
         return Ok(());
     }
     let len = data.len();
     let owned = |rank| chunk(len, dtype, cuts, at.size, rank);
     let reduction = Reduction::over(at, dtype, op);
-    reduce_owned(transport, at, (data, reduction), owned, watch)
+    reduce_owned(ring, (data, reduction), owned)
 }
 
 /// Reduces the elements of all members; all get the result. Member `i` reduces the bytes
 /// `owned(i)`.
 pub(super) fn reduce_all(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     (mut own, reduction): (impl Contribution, Reduction),
     owned: impl Fn(usize) -> Range<usize>,
-    watch: &Watch,
 ) -> Result<(), Failure> {
-    let mut route = reducing(at, own.begins_where_it_ends(), &owned);
+    let mut route = reducing(ring.at, own.begins_where_it_ends(), &owned);
     own.begin(route.head());
-    route.go_on(gathering(at, owned));
-    run(transport, at, &mut Plain { own, reduction }, route, watch)
+    route.go_on(gathering(ring.at, owned));
+    run(ring, &mut Plain { own, reduction }, route)
 }
 
 /// Reduces the elements of all members; member `i` gets the bytes `owned(i)` of the result.
 pub(super) fn reduce_owned(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     (mut own, reduction): (impl Contribution, Reduction),
     owned: impl Fn(usize) -> Range<usize>,
-    watch: &Watch,
 ) -> Result<(), Failure> {
-    let route = reducing(at, own.begins_where_it_ends(), owned);
+    let route = reducing(ring.at, own.begins_where_it_ends(), owned);
     own.begin(route.head());
-    run(transport, at, &mut Plain { own, reduction }, route, watch)
+    run(ring, &mut Plain { own, reduction }, route)
 }
 
 /// Sends the bytes `owned(i)` of each member `i` to all members.
 pub(super) fn all_gather(
-    transport: &mut dyn Transport,
-    at: Neighbours,
+    ring: &mut Ring<'_>,
     mut own: impl Contribution,
     owned: impl Fn(usize) -> Range<usize>,
-    watch: &Watch,
 ) -> Result<(), Failure> {
-    let route = gathering(at, owned);
+    let route = gathering(ring.at, owned);
     own.hand_out(route.head());
-    run_copying(transport, at, own, route, watch)
+    run_copying(ring, own, route)
 }
 
 /// Copies `data` from `root` to all ranks, along the ring.
-pub(super) fn broadcast(
-    transport: &mut dyn Transport,
-    at: Neighbours,
-    data: &mut [u8],
-    root: usize,
-    watch: &Watch,
-) -> Result<(), Failure> {
+pub(super) fn broadcast(ring: &mut Ring<'_>, data: &mut [u8], root: usize) -> Result<(), Failure> {
+    let at = ring.at;
     let whole = 0..data.len();
     let sends = at.next() != root;
     let receives = at.rank != root;
@@ -322,7 +309,7 @@ pub(super) fn broadcast(
         first: if receives { 0 } else { data.len() },
         begins: false,
     };
-    run_copying(transport, at, data, route, watch)
+    run_copying(ring, data, route)
 }
 
 /// Bytes of rank `rank`'s shard.
@@ -377,25 +364,14 @@ pub(super) fn gathering(at: Neighbours, owned: impl Fn(usize) -> Range<usize>) -
 }
 
 /// Runs a route without reductions.
-fn run_copying(
-    transport: &mut dyn Transport,
-    at: Neighbours,
-    own: impl Contribution,
-    route: Route,
-    watch: &Watch,
-) -> Result<(), Failure> {
-    let reduction = Reduction::over(at, DType::U8, ReduceOp::Sum);
-    run(transport, at, &mut Plain { own, reduction }, route, watch)
+fn run_copying(ring: &mut Ring<'_>, own: impl Contribution, route: Route) -> Result<(), Failure> {
+    let reduction = Reduction::over(ring.at, DType::U8, ReduceOp::Sum);
+    run(ring, &mut Plain { own, reduction }, route)
 }
 
 /// Runs a route to its end.
-pub(super) fn run(
-    transport: &mut dyn Transport,
-    at: Neighbours,
-    load: &mut impl Load,
-    route: Route,
-    watch: &Watch,
-) -> Result<(), Failure> {
+pub(super) fn run(ring: &mut Ring<'_>, load: &mut impl Load, route: Route) -> Result<(), Failure> {
+    let at = ring.at;
     let mut outgoing = Outgoing {
         ranges: route.send,
         begins: route.begins,
@@ -405,14 +381,14 @@ pub(super) fn run(
     };
     let mut incoming = Incoming::new(route.receive);
     loop {
-        let sent = outgoing.go_on(transport, at, load)?;
-        let received = incoming.go_on(transport, at, load)?;
+        let sent = outgoing.go_on(ring, load)?;
+        let received = incoming.go_on(ring, load)?;
         outgoing.ready += received.usable;
-        if outgoing.is_done() && incoming.is_done() && transport.is_drained()? {
+        if outgoing.is_done() && incoming.is_done() && ring.transport.is_drained()? {
             return Ok(());
         }
         if sent + received.bytes > 0 {
-            watch.moved();
+            ring.watch.moved();
             continue;
         }
         let interest = Interest {
@@ -421,11 +397,14 @@ pub(super) fn run(
         };
         // Everything is received and nothing is left to send, but sent bytes are still in flight.
         let peer = interest.recv_from.or(interest.send_to).unwrap_or(at.next());
-        let limit = watch.slice(peer).map_err(|interrupt| Failure::Waiting {
-            rank: peer,
-            interrupt,
-        })?;
-        transport.wait(interest, limit)?;
+        let limit = ring
+            .watch
+            .slice(peer)
+            .map_err(|interrupt| Failure::Waiting {
+                rank: peer,
+                interrupt,
+            })?;
+        ring.transport.wait(interest, limit)?;
     }
 }
 
@@ -442,12 +421,7 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn go_on(
-        &mut self,
-        transport: &mut dyn Transport,
-        at: Neighbours,
-        load: &mut impl Load,
-    ) -> Result<usize, Failure> {
+    fn go_on(&mut self, ring: &mut Ring<'_>, load: &mut impl Load) -> Result<usize, Failure> {
         // A range may be empty if there are more ranks than elements.
         while self
             .ranges
@@ -471,7 +445,7 @@ impl Outgoing {
             true => load.head(place),
             false => load.bytes(place),
         };
-        let sent = transport.try_send(at.next(), bytes)?;
+        let sent = ring.transport.try_send(ring.at.next(), bytes)?;
         self.sent += sent;
         self.ready -= sent;
         Ok(sent)
@@ -535,12 +509,7 @@ impl Incoming {
         }
     }
 
-    fn go_on(
-        &mut self,
-        transport: &mut dyn Transport,
-        at: Neighbours,
-        load: &mut impl Load,
-    ) -> Result<Received, Failure> {
+    fn go_on(&mut self, ring: &mut Ring<'_>, load: &mut impl Load) -> Result<Received, Failure> {
         let nothing = Received::default();
         let Some((range, arrival)) = self.ranges.get(self.at).cloned() else {
             return Ok(nothing);
@@ -551,7 +520,7 @@ impl Incoming {
         let place = start..start + count;
         if arrival == Arrival::Copy {
             let here = load.bytes_mut(place);
-            let bytes = transport.try_recv(at.previous(), here)?;
+            let bytes = ring.transport.try_recv(ring.at.previous(), here)?;
             load.arrived(start..start + bytes);
             self.take(bytes);
             return Ok(Received {
@@ -560,7 +529,9 @@ impl Incoming {
             });
         }
         let scratch = &mut self.scratch.bytes_mut()[..count];
-        let bytes = transport.try_recv(at.previous(), &mut scratch[self.held..])?;
+        let bytes = ring
+            .transport
+            .try_recv(ring.at.previous(), &mut scratch[self.held..])?;
         self.held += bytes;
         if self.held < count {
             return Ok(Received { bytes, ..nothing });

@@ -28,7 +28,7 @@ pub(crate) use share::Order;
 use super::bruck::Wanted;
 use super::ring::{self, Reduction};
 use super::{
-    Descriptor, Failure, Kind, Neighbours, Operand, announce, bruck, compressed, gather,
+    Descriptor, Failure, Kind, Neighbours, Operand, Ring, announce, bruck, compressed, gather,
     one_after_the_other, shard_bytes,
 };
 use crate::element::{DType, ReduceOp};
@@ -138,9 +138,7 @@ impl Nodes {
     }
 
     fn announce(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
-        self.ring.run(watch, |transport, at, watch| {
-            announce(transport, at, what, watch)
-        })
+        self.ring.run(watch, |ring| announce(ring, what))
     }
 
     /// A watch that moves streams while a rank waits for its node: other nodes may wait for what it
@@ -172,7 +170,7 @@ impl Nodes {
         watch: &Watch,
     ) -> Result<Region, Failure> {
         let mine: Vec<_> = self.ring.ranks.iter().map(|rank| owned(*rank)).collect();
-        self.node.run(watch, |shared, _, watch| {
+        self.node.run(watch, |shared, watch| {
             Ok(shared.register(what.encode(), (bytes, &mine), watch)?)
         })
     }
@@ -228,43 +226,38 @@ impl Nodes {
         let owned = |node: usize| owned(counterparts[node]);
         let ranks = self.layout.ranks();
         let reduction = Reduction { dtype, op, ranks };
-        self.ring
-            .run(watch, |transport, at, watch| match (what.kind, what.wire) {
-                (kind, _) if bruck::suits(what, ranks) => {
-                    let wanted = match kind {
-                        Kind::AllGather => {
-                            return bruck::all_gather(transport, at, what, &mut own, owned, watch);
-                        }
-                        Kind::ReduceScatter => Wanted::Own,
-                        _ => Wanted::All,
-                    };
-                    let own = (&mut own, reduction, wanted);
-                    bruck::reduce(transport, at, what, own, owned, watch)
-                }
-                (Kind::AllGather, _) => ring::all_gather(transport, at, own, owned, watch),
-                (Kind::ReduceScatter, None) => {
-                    ring::reduce_owned(transport, at, (own, reduction), owned, watch)
-                }
-                (_, None) => ring::reduce_all(transport, at, (own, reduction), owned, watch),
-                (kind, Some(wire)) => {
-                    let own = compressed::Own {
-                        elements: own,
-                        len,
-                        divisor: compressed::divisor(op, ranks),
-                    };
-                    let factor = dtype.size() / wire.size();
-                    let owned = |node| {
-                        let range = owned(node);
-                        range.start / factor..range.end / factor
-                    };
-                    match kind {
-                        Kind::ReduceScatter => {
-                            compressed::reduce_owned(transport, at, (own, wire), owned, watch)
-                        }
-                        _ => compressed::reduce_all(transport, at, (own, wire), owned, watch),
+        self.ring.run(watch, |ring| match (what.kind, what.wire) {
+            (kind, _) if bruck::suits(what, ranks) => {
+                let wanted = match kind {
+                    Kind::AllGather => {
+                        return bruck::all_gather(ring, what, &mut own, owned);
                     }
+                    Kind::ReduceScatter => Wanted::Own,
+                    _ => Wanted::All,
+                };
+                let own = (&mut own, reduction, wanted);
+                bruck::reduce(ring, what, own, owned)
+            }
+            (Kind::AllGather, _) => ring::all_gather(ring, own, owned),
+            (Kind::ReduceScatter, None) => ring::reduce_owned(ring, (own, reduction), owned),
+            (_, None) => ring::reduce_all(ring, (own, reduction), owned),
+            (kind, Some(wire)) => {
+                let own = compressed::Own {
+                    elements: own,
+                    len,
+                    divisor: compressed::divisor(op, ranks),
+                };
+                let factor = dtype.size() / wire.size();
+                let owned = |node| {
+                    let range = owned(node);
+                    range.start / factor..range.end / factor
+                };
+                match kind {
+                    Kind::ReduceScatter => compressed::reduce_owned(ring, (own, wire), owned),
+                    _ => compressed::reduce_all(ring, (own, wire), owned),
                 }
-            })?;
+            }
+        })?;
         self.node.finish(watch)
     }
 
@@ -327,35 +320,33 @@ impl Nodes {
         };
         let here = node == self.layout.node;
         if here {
-            self.node.run(watch, |shared, at, watch| {
-                ring::broadcast(shared, at, data, place, watch)
-            })?;
+            self.node
+                .run_ring(watch, |ring| ring::broadcast(ring, data, place))?;
         }
         let (len, parts) = (data.len(), self.layout.on_each());
         let part = |place: usize| shard(len, parts, place);
         let mut mine = &mut data[part(self.layout.place)];
         let ranks = self.layout.ranks();
-        self.ring.run(watch, |transport, at, watch| {
+        self.ring.run(watch, |ring| {
             if !bruck::suits(what, ranks) {
-                return ring::broadcast(transport, at, mine, node, watch);
+                return ring::broadcast(ring, mine, node);
             }
             let bytes = mine.len();
             let owned = |member| if member == node { 0..bytes } else { 0..0 };
-            bruck::all_gather(transport, at, what, &mut mine, owned, watch)
+            bruck::all_gather(ring, what, &mut mine, owned)
         })?;
         if here {
             return Ok(());
         }
-        self.node.run(watch, |shared, at, watch| {
-            ring::all_gather(shared, at, data, part, watch)
-        })
+        self.node
+            .run_ring(watch, |ring| ring::all_gather(ring, data, part))
     }
 
     /// After [`enter`](Self::enter) all ranks of this node have come. When all nodes have heard of
     /// each other, so have all ranks.
     fn barrier(&mut self, what: &Descriptor, watch: &Watch) -> Result<(), Failure> {
-        self.ring.run(watch, |transport, at, watch| {
-            bruck::all_gather(transport, at, what, &mut &mut [][..], |_| 0..0, watch)
+        self.ring.run(watch, |ring| {
+            bruck::all_gather(ring, what, &mut &mut [][..], |_| 0..0)
         })
     }
 
@@ -399,13 +390,12 @@ impl Nodes {
         watch: &Watch,
     ) -> Result<(), Failure> {
         let (nodes, first) = (self.layout.nodes(), self.layout.place * self.layout.nodes());
-        self.ring.run(watch, |transport, at, watch| {
-            gather(transport, at, what, data, |node| of(first + node), watch)
+        self.ring.run(watch, |ring| {
+            gather(ring, what, data, |node| of(first + node))
         })?;
         let column = |place: usize| of(place * nodes).start..of(place * nodes + nodes - 1).end;
-        self.node.run(watch, |shared, at, watch| {
-            ring::all_gather(shared, at, data, column, watch)
-        })
+        self.node
+            .run_ring(watch, |ring| ring::all_gather(ring, data, column))
     }
 }
 
@@ -414,31 +404,51 @@ impl Within {
     fn run<R>(
         &mut self,
         watch: &Watch,
-        work: impl FnOnce(&mut SharedMemory, Neighbours, &Watch) -> Result<R, Failure>,
+        work: impl FnOnce(&mut SharedMemory, &Watch) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
-        let result = work(&mut self.shared, self.at, &watch.among(&self.ranks));
+        let result = work(&mut self.shared, &watch.among(&self.ranks));
         result.map_err(|failure| failure.renamed(|place| self.ranks[place]))
     }
 
+    /// The same on the ring of these ranks.
+    fn run_ring(
+        &mut self,
+        watch: &Watch,
+        work: impl FnOnce(&mut Ring<'_>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let at = self.at;
+        self.run(watch, |transport, watch| {
+            work(&mut Ring {
+                transport,
+                at,
+                watch,
+            })
+        })
+    }
+
     fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<Entered, Failure> {
-        self.run(watch, |shared, _, watch| {
+        self.run(watch, |shared, watch| {
             Ok(shared.enter(what.encode(), watch)?)
         })
     }
 
     fn finish(&mut self, watch: &Watch) -> Result<(), Failure> {
-        self.run(watch, |shared, _, watch| Ok(shared.finish(watch)?))
+        self.run(watch, |shared, watch| Ok(shared.finish(watch)?))
     }
 }
 
 impl Across {
     /// Runs `work`, which names ranks by their nodes.
-    fn run<R>(
+    fn run(
         &mut self,
         watch: &Watch,
-        work: impl FnOnce(&mut dyn Transport, Neighbours, &Watch) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
-        let result = work(self.transport.as_mut(), self.at, &watch.among(&self.ranks));
+        work: impl FnOnce(&mut Ring<'_>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let result = work(&mut Ring {
+            transport: self.transport.as_mut(),
+            at: self.at,
+            watch: &watch.among(&self.ranks),
+        });
         result.map_err(|failure| failure.renamed(|node| self.ranks[node]))
     }
 }
