@@ -1,9 +1,7 @@
 //! Compression of numbers that travel between ranks, for networks slower than the arithmetic.
 
-use std::fmt;
-use std::str::FromStr;
-
 use crate::element::{DType, ReduceOp};
+use crate::named::named;
 
 /// Number format in which sums and means of `f32` travel between ranks without shared memory.
 ///
@@ -24,18 +22,6 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// All formats.
-    pub const ALL: [Self; 3] = [Self::None, Self::Bf16, Self::F16];
-
-    /// The name in configurations.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-        }
-    }
-
     /// The type in which elements of `dtype` travel, if it differs.
     pub const fn travels_as(self, dtype: DType) -> Option<DType> {
         match (self, dtype) {
@@ -52,29 +38,10 @@ impl Compression {
     }
 }
 
-impl fmt::Display for Compression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Compression {
-    type Err = UnknownCompression;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|known| known.name() == name);
-        found.ok_or_else(|| UnknownCompression {
-            name: name.to_owned(),
-        })
-    }
-}
-
-/// A name that is not a format's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown compression `{name}`; known: {}", Compression::ALL.map(Compression::name).join(", "))]
-pub struct UnknownCompression {
-    /// The name.
-    pub name: String,
+named! {
+    Compression { None = "none", Bf16 = "bf16", F16 = "f16", }
+    /// A name that is not a format's.
+    unknown UnknownCompression("compression")
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 
 use half::{bf16, f16};
 
+use crate::named::named;
+
 /// Element type of a [`Buffer`](crate::Buffer). The discriminants are the wire codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -50,31 +52,14 @@ impl DType {
     }
 
     /// The type with this wire code.
-    pub const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::F32,
-            2 => Self::F16,
-            3 => Self::BF16,
-            4 => Self::F64,
-            5 => Self::I32,
-            6 => Self::I64,
-            7 => Self::U8,
-            _ => return None,
-        })
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| *known as u8 == code)
     }
 }
 
-impl std::fmt::Display for DType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::F64 => "f64",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-            Self::U8 => "u8",
-        })
+named! {
+    DType {
+        F32 = "f32", F16 = "f16", BF16 = "bf16", F64 = "f64", I32 = "i32", I64 = "i64", U8 = "u8",
     }
 }
 
@@ -107,14 +92,8 @@ pub enum ReduceOp {
 
 impl ReduceOp {
     /// The reduction with this wire code.
-    pub const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::Sum,
-            2 => Self::Mean,
-            3 => Self::Min,
-            4 => Self::Max,
-            _ => return None,
-        })
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| *known as u8 == code)
     }
 
     /// The reduction until all elements are combined: a mean is a sum until its division.
@@ -126,13 +105,4 @@ impl ReduceOp {
     }
 }
 
-impl std::fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Sum => "sum",
-            Self::Mean => "mean",
-            Self::Min => "min",
-            Self::Max => "max",
-        })
-    }
-}
+named! { ReduceOp { Sum = "sum", Mean = "mean", Min = "min", Max = "max", } }

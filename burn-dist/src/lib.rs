@@ -85,6 +85,7 @@ mod flat;
 mod fused;
 pub mod group;
 pub mod launch;
+mod named;
 pub mod nccl;
 mod open_files;
 pub mod parallel;

@@ -13,7 +13,7 @@ use crate::element::{DType, Element, ReduceOp};
 const BLOCK: usize = 512;
 
 /// Arithmetic that a reduction needs.
-trait Number: Element {
+pub(crate) trait Number: Element {
     /// The type in which sums are computed.
     type Sum: Copy + PartialOrd;
     fn widen(self) -> Self::Sum;
@@ -76,38 +76,26 @@ macro_rules! integer {
 }
 integer!(i32, i64, u8);
 
+/// `$body` with the name `$type` for a Rust type.
+macro_rules! bound {
+    ($type:ident = $rust:ty => $body:expr) => {{
+        type $type = $rust;
+        $body
+    }};
+}
+pub(crate) use bound;
+
 /// Calls `$body` with the Rust type of a run-time element type bound to `$type`.
 macro_rules! with_type {
     ($dtype:expr, $type:ident => $body:expr) => {
         match $dtype {
-            DType::F32 => {
-                type $type = f32;
-                $body
-            }
-            DType::F16 => {
-                type $type = f16;
-                $body
-            }
-            DType::BF16 => {
-                type $type = bf16;
-                $body
-            }
-            DType::F64 => {
-                type $type = f64;
-                $body
-            }
-            DType::I32 => {
-                type $type = i32;
-                $body
-            }
-            DType::I64 => {
-                type $type = i64;
-                $body
-            }
-            DType::U8 => {
-                type $type = u8;
-                $body
-            }
+            DType::F32 => bound!($type = f32 => $body),
+            DType::F16 => bound!($type = f16 => $body),
+            DType::BF16 => bound!($type = bf16 => $body),
+            DType::F64 => bound!($type = f64 => $body),
+            DType::I32 => bound!($type = i32 => $body),
+            DType::I64 => bound!($type = i64 => $body),
+            DType::U8 => bound!($type = u8 => $body),
         }
     };
 }

@@ -3,6 +3,7 @@
 //! A [`World`] is plain data. [`launch`](crate::launch) makes it from the environment and connects
 //! nothing.
 
+use crate::named::named;
 use crate::wire::Secret;
 use std::any::Any;
 use std::fmt::Debug;
@@ -29,15 +30,9 @@ pub enum Launch {
     Torchrun,
 }
 
-impl std::fmt::Display for Launch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Single => "single",
-            Self::Local => "local",
-            Self::Mpi => "mpi",
-            Self::Slurm => "slurm",
-            Self::Torchrun => "torchrun",
-        })
+named! {
+    Launch {
+        Single = "single", Local = "local", Mpi = "mpi", Slurm = "slurm", Torchrun = "torchrun",
     }
 }
 

@@ -21,6 +21,7 @@ pub use memory::{MemoryShortage, device_memory, reserved};
 
 use crate::backend::{self, cuda, wgpu};
 use crate::bucket::{Alone, DeviceCollectives};
+use crate::named::named;
 use crate::nccl::{self, OwnLane};
 use crate::world::World;
 use crate::{Compression, Error, ProcessGroup};
@@ -50,26 +51,9 @@ impl DeviceChoice {
             Self::Wgpu => wgpu::BUILT,
         }
     }
-
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Auto, Self::Cpu, Self::Cuda, Self::Wgpu];
-
-    /// The name in configurations.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Cpu => "cpu",
-            Self::Cuda => "cuda",
-            Self::Wgpu => "wgpu",
-        }
-    }
 }
 
-impl std::fmt::Display for DeviceChoice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
+named! { DeviceChoice { Auto = "auto", Cpu = "cpu", Cuda = "cuda", Wgpu = "wgpu", } }
 
 impl std::str::FromStr for DeviceChoice {
     type Err = String;

@@ -39,6 +39,31 @@ pub(super) struct Call {
     pub root: usize,
 }
 
+impl Call {
+    /// One that needs nothing but elements.
+    pub fn plain(kind: Kind) -> Self {
+        Self {
+            kind,
+            op: None,
+            root: 0,
+        }
+    }
+
+    pub fn reduction(kind: Kind, op: ReduceOp) -> Self {
+        Self {
+            op: Some(op),
+            ..Self::plain(kind)
+        }
+    }
+
+    pub fn broadcast(root: usize) -> Self {
+        Self {
+            root,
+            ..Self::plain(Kind::Broadcast)
+        }
+    }
+}
+
 /// The elements of a call.
 pub(super) enum Target<'a> {
     Slice(DType, &'a mut [u8]),

@@ -32,6 +32,7 @@ use crate::buffer::Buffer;
 use crate::collective::Kind;
 use crate::element::{DType, Element, ReduceOp};
 use crate::error::Error;
+use crate::named::named;
 use crate::rendezvous::Store;
 use crate::shard;
 use crate::watchdog;
@@ -62,20 +63,9 @@ impl TransportKind {
     pub fn is_built(self) -> bool {
         self != Self::Mpi || mpi::BUILT
     }
-
-    /// All transports.
-    pub const ALL: [Self; 4] = [Self::Auto, Self::Shm, Self::Tcp, Self::Mpi];
-
-    /// The name in configurations.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Shm => "shm",
-            Self::Tcp => "tcp",
-            Self::Mpi => "mpi",
-        }
-    }
 }
+
+named! { TransportKind { Auto = "auto", Shm = "shm", Tcp = "tcp", Mpi = "mpi", } }
 
 impl std::str::FromStr for TransportKind {
     type Err = String;
@@ -109,19 +99,9 @@ impl Algorithm {
     pub fn is_built(self) -> bool {
         self != Self::Mpi || mpi::BUILT
     }
-
-    /// All algorithms.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::NodeFirst, Self::Mpi];
-
-    /// The name in configurations.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::NodeFirst => "node-first",
-            Self::Mpi => "mpi",
-        }
-    }
 }
+
+named! { Algorithm { Auto = "auto", NodeFirst = "node-first", Mpi = "mpi", } }
 
 /// Options for connecting a group and for its timeouts.
 #[derive(Clone, Debug)]
@@ -324,61 +304,31 @@ impl ProcessGroup {
 
     /// Starts reducing `buffer` over all ranks.
     pub fn start_all_reduce(&self, buffer: Buffer, op: ReduceOp) -> Handle {
-        self.queue.start(
-            Call {
-                kind: Kind::AllReduce,
-                op: Some(op),
-                root: 0,
-            },
-            buffer,
-        )
+        self.queue
+            .start(Call::reduction(Kind::AllReduce, op), buffer)
     }
 
     /// Starts reducing `buffer` over all ranks. Afterwards only this rank's [`shard`] of it (or the
     /// one that [`Buffer::cut`] sets) is valid.
     pub fn start_reduce_scatter(&self, buffer: Buffer, op: ReduceOp) -> Handle {
-        self.queue.start(
-            Call {
-                kind: Kind::ReduceScatter,
-                op: Some(op),
-                root: 0,
-            },
-            buffer,
-        )
+        self.queue
+            .start(Call::reduction(Kind::ReduceScatter, op), buffer)
     }
 
     /// Starts filling `buffer` with every rank's [`shard`] of it (or the one that [`Buffer::cut`]
     /// sets).
     pub fn start_all_gather(&self, buffer: Buffer) -> Handle {
-        self.queue.start(
-            Call {
-                kind: Kind::AllGather,
-                op: None,
-                root: 0,
-            },
-            buffer,
-        )
+        self.queue.start(Call::plain(Kind::AllGather), buffer)
     }
 
     /// Starts copying `buffer` from rank `root` to all ranks.
     pub fn start_broadcast(&self, buffer: Buffer, root: usize) -> Handle {
-        self.queue.start(
-            Call {
-                kind: Kind::Broadcast,
-                op: None,
-                root,
-            },
-            buffer,
-        )
+        self.queue.start(Call::broadcast(root), buffer)
     }
 
     /// Starts a barrier. It is done when all ranks have started it.
     pub fn start_barrier(&self) -> Handle {
-        let call = Call {
-            kind: Kind::Barrier,
-            op: None,
-            root: 0,
-        };
+        let call = Call::plain(Kind::Barrier);
         self.queue.start(call, Buffer::zeroed(DType::U8, 0))
     }
 
@@ -388,11 +338,7 @@ impl ProcessGroup {
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
     pub fn all_reduce_buffer(&self, buffer: &mut Buffer, op: ReduceOp) -> Result<(), Error> {
-        let call = Call {
-            kind: Kind::AllReduce,
-            op: Some(op),
-            root: 0,
-        };
+        let call = Call::reduction(Kind::AllReduce, op);
         self.queue
             .inline(|engine| engine.run(call, Target::Buffer(buffer)))
     }
@@ -402,14 +348,7 @@ impl ProcessGroup {
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.blocking(
-            Call {
-                kind: Kind::AllReduce,
-                op: Some(op),
-                root: 0,
-            },
-            data,
-        )
+        self.blocking(Call::reduction(Kind::AllReduce, op), data)
     }
 
     /// Reduces `data` over all ranks and returns the valid range, this rank's [`shard`]. The rest
@@ -422,14 +361,7 @@ impl ProcessGroup {
         data: &mut [T],
         op: ReduceOp,
     ) -> Result<Range<usize>, Error> {
-        self.blocking(
-            Call {
-                kind: Kind::ReduceScatter,
-                op: Some(op),
-                root: 0,
-            },
-            data,
-        )?;
+        self.blocking(Call::reduction(Kind::ReduceScatter, op), data)?;
         Ok(shard(data.len(), self.size(), self.rank()))
     }
 
@@ -438,14 +370,7 @@ impl ProcessGroup {
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
     pub fn all_gather<T: Element>(&self, data: &mut [T]) -> Result<(), Error> {
-        self.blocking(
-            Call {
-                kind: Kind::AllGather,
-                op: None,
-                root: 0,
-            },
-            data,
-        )
+        self.blocking(Call::plain(Kind::AllGather), data)
     }
 
     /// Copies `data` from rank `root` to all ranks. Some ranks, including the root, may return
@@ -454,14 +379,7 @@ impl ProcessGroup {
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.blocking(
-            Call {
-                kind: Kind::Broadcast,
-                op: None,
-                root,
-            },
-            data,
-        )
+        self.blocking(Call::broadcast(root), data)
     }
 
     /// Waits until all ranks have called it.
@@ -469,14 +387,7 @@ impl ProcessGroup {
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
     pub fn barrier(&self) -> Result<(), Error> {
-        self.blocking::<u8>(
-            Call {
-                kind: Kind::Barrier,
-                op: None,
-                root: 0,
-            },
-            &mut [],
-        )
+        self.blocking::<u8>(Call::plain(Kind::Barrier), &mut [])
     }
 
     /// Waits until all ranks have called it, with `limit` in place of the group's timeout.
@@ -487,11 +398,7 @@ impl ProcessGroup {
     /// # Errors
     /// See [`CollectiveError`](crate::CollectiveError).
     pub fn barrier_within(&self, limit: Duration) -> Result<(), Error> {
-        let call = Call {
-            kind: Kind::Barrier,
-            op: None,
-            root: 0,
-        };
+        let call = Call::plain(Kind::Barrier);
         self.queue
             .inline(|engine| engine.run_within(limit, call, Target::Slice(DType::U8, &mut [])))
     }

@@ -8,6 +8,7 @@ use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
 
 use super::ParallelError;
 use super::replicas::{self, AutodiffPlace};
+use super::visited::keeps_path;
 use crate::{ProcessGroup, flat};
 
 /// The pieces of every parameter that this rank owns, in visit order.
@@ -79,10 +80,7 @@ impl Cut<'_> {
         data: Result<TensorData, ExecutionError>,
     ) -> Result<Vec<f32>, ParallelError> {
         let path = &self.path;
-        let unreadable = |reason: String| ParallelError::Read {
-            path: path.join("."),
-            reason,
-        };
+        let unreadable = |reason: String| ParallelError::read(&path.join("."), reason);
         let mut data = data.map_err(|error| unreadable(error.to_string()))?;
         if self.take.is_some() && data.dtype() != DType::F32 {
             let dtype = data.dtype();
@@ -115,13 +113,7 @@ impl Cut<'_> {
 }
 
 impl ModuleMapper for Cut<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if self.outcome.is_err() {

@@ -12,6 +12,7 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use serde_json::Value;
 
 use super::replicas::AutodiffPlace;
+use super::visited::keeps_path;
 use super::{ParallelError, ParameterSpec, StateSourceRead, state};
 use crate::bucket::{BucketError, Reducer};
 use crate::flat;
@@ -133,13 +134,9 @@ impl Ema {
         let Some(updates) = scalars.get(UPDATES) else {
             return Ok(false);
         };
-        let failed = |path: &str, reason: String| ParallelError::Restore {
-            path: path.to_owned(),
-            reason,
-        };
-        self.updates = updates
-            .as_u64()
-            .ok_or_else(|| failed(NAME, format!("{updates} is no number of updates")))?;
+        self.updates = updates.as_u64().ok_or_else(|| {
+            ParallelError::restore(NAME, format!("{updates} is no number of updates"))
+        })?;
         let saved: HashSet<String> = source.names().into_iter().collect();
         let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
             let mut name = tensor_name(&parameter.path);
@@ -149,7 +146,7 @@ impl Ema {
             }
             let values = state::read_owned(source, &name, parameter, owned);
             let average = values.map(|values| flat::put(values, device));
-            average.map_err(|reason| failed(&name, reason))
+            average.map_err(|reason| ParallelError::restore(&name, reason))
         };
         let all = parameters.iter().zip(owned);
         self.values = all.map(read).collect::<Result<_, _>>()?;
@@ -176,10 +173,7 @@ fn read(
     expected: &[usize],
 ) -> Result<Vec<f32>, ParallelError> {
     let name = tensor_name(path);
-    let failed = |reason: String| ParallelError::Restore {
-        path: name.clone(),
-        reason,
-    };
+    let failed = |reason: String| ParallelError::restore(&name, reason);
     let data = source.read(&name).map_err(failed)?;
     let shape = data.shape().to_vec();
     match data.try_into_vec::<f32>() {
@@ -202,13 +196,7 @@ struct Load<'a> {
 }
 
 impl ModuleMapper for Load<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let path = self.path.join(".");

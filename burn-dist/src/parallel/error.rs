@@ -364,6 +364,20 @@ pub enum ParallelError {
 }
 
 impl ParallelError {
+    pub(crate) fn restore(path: &str, reason: impl ToString) -> Self {
+        Self::Restore {
+            path: path.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+
+    pub(crate) fn read(path: &str, reason: impl ToString) -> Self {
+        Self::Read {
+            path: path.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+
     /// The failed collective that caused this error, if any.
     ///
     /// Its [`PeerFailed`](crate::CollectiveError::PeerFailed) names the rank that ended the others.

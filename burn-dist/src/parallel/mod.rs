@@ -42,6 +42,7 @@ mod taken;
 mod trained;
 mod unhooked;
 mod update;
+mod visited;
 
 use std::fmt;
 use std::sync::Arc;
@@ -468,10 +469,7 @@ impl<M: Module> Parallel<M> {
             let scalars = state::scalars(source, LOSS_SCALE);
             loss_scale
                 .restore(scalars)
-                .map_err(|reason| ParallelError::Restore {
-                    path: LOSS_SCALE.to_owned(),
-                    reason,
-                })?;
+                .map_err(|reason| ParallelError::restore(LOSS_SCALE, reason))?;
         }
         if let Some(ema) = &mut self.ema
             && !ema.restore(own, device, source)?

@@ -10,6 +10,7 @@ use super::{EmaOptions, ParallelError};
 use crate::Compression;
 use crate::backend::{self, is_host};
 use crate::bucket::{BucketSizes, KeptGradients};
+use crate::named::named;
 use crate::precision::{LossScaleOptions, Precision};
 
 /// What ranks share and what each rank keeps.
@@ -53,19 +54,6 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// All strategies.
-    pub const ALL: [Self; 4] = [Self::Ddp, Self::Zero1, Self::Zero2, Self::Zero3];
-
-    /// The name in configurations.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ddp => "ddp",
-            Self::Zero1 => "zero-1",
-            Self::Zero2 => "zero-2",
-            Self::Zero3 => "zero-3",
-        }
-    }
-
     /// Whether the optimizer's state is sharded.
     pub const fn shards(self) -> bool {
         !matches!(self, Self::Ddp)
@@ -81,31 +69,10 @@ impl Strategy {
     }
 }
 
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Strategy {
-    type Err = UnknownStrategy;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|strategy| strategy.name() == name)
-            .ok_or_else(|| UnknownStrategy {
-                name: name.to_owned(),
-            })
-    }
-}
-
-/// A name that is not a strategy's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy `{name}`; known: {}", Strategy::ALL.map(Strategy::name).join(", "))]
-pub struct UnknownStrategy {
-    /// The name.
-    pub name: String,
+named! {
+    Strategy { Ddp = "ddp", Zero1 = "zero-1", Zero2 = "zero-2", Zero3 = "zero-3", }
+    /// A name that is not a strategy's.
+    unknown UnknownStrategy("strategy")
 }
 
 /// The ranks over which a strategy shards.

@@ -11,6 +11,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
 
 use super::replicas::AutodiffPlace;
+use super::visited::keeps_path;
 use super::{Parallel, ParallelError, autocast, statistics, tell_others};
 use crate::autograd::{full_precision, sum_no_more_over};
 use crate::zero::{ShardedParameters, gather_values};
@@ -181,10 +182,7 @@ impl<M: Module> Parallel<M> {
 
     fn unreadable(&self, index: usize, reason: &str) -> ParallelError {
         let path = self.parameters().get(index).map(|spec| spec.path.clone());
-        ParallelError::Read {
-            path: path.unwrap_or_default(),
-            reason: reason.to_owned(),
-        }
+        ParallelError::read(&path.unwrap_or_default(), reason)
     }
 }
 
@@ -320,13 +318,7 @@ impl<F> ModuleVisitor for Take<F>
 where
     F: FnMut(usize, &Device) -> Result<Option<Tensor<1>>, ParallelError>,
 {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    keeps_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let own = param.base();
@@ -376,13 +368,7 @@ impl Put {
 }
 
 impl ModuleMapper for Put {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         match self.next::<Tensor<D>>() {

@@ -4,6 +4,7 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, ExecutionError, GradientCheckpointingStrategy, Int, Tensor, TensorData};
 
+use super::visited::keeps_path;
 use super::{ParallelError, ParallelOptions};
 use crate::ProcessGroup;
 use crate::bucket::ParameterSpec;
@@ -187,10 +188,7 @@ impl Broadcast<'_> {
         &self,
         own: Result<TensorData, ExecutionError>,
     ) -> Result<TensorData, ParallelError> {
-        let unreadable = |reason: String| ParallelError::Read {
-            path: self.path.join("."),
-            reason,
-        };
+        let unreadable = |reason: String| ParallelError::read(&self.path.join("."), reason);
         let (mut bytes, shape, dtype) = own
             .map_err(|error| unreadable(error.to_string()))?
             .into_parts();
@@ -201,13 +199,7 @@ impl Broadcast<'_> {
 }
 
 impl ModuleMapper for Broadcast<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if self.which == Which::Buffers && (assumed_trainable(&param) || param.is_require_grad()) {
@@ -250,13 +242,7 @@ struct HashParameters {
 }
 
 impl ModuleVisitor for HashParameters {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    keeps_path!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if !param.is_require_grad() || self.outcome.is_err() {
@@ -267,10 +253,7 @@ impl ModuleVisitor for HashParameters {
                 self.hasher.update(data.as_bytes());
             }
             Err(error) => {
-                self.outcome = Err(ParallelError::Read {
-                    path: self.path.join("."),
-                    reason: error.to_string(),
-                });
+                self.outcome = Err(ParallelError::read(&self.path.join("."), error));
             }
         }
     }

@@ -289,10 +289,7 @@ impl<M: Module> Parallel<M> {
         };
         let unstepped = self.optimizer.take_failure().map(|(index, reason)| {
             let path = self.parameters().get(index).map(|spec| spec.path.clone());
-            ParallelError::Read {
-                path: path.unwrap_or_default(),
-                reason,
-            }
+            ParallelError::read(&path.unwrap_or_default(), reason)
         });
         tell_others(&self.group, outcome.and(unstepped.map_or(Ok(()), Err)))
     }

@@ -5,6 +5,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 
 use super::ParallelError;
+use super::visited::keeps_path;
 
 /// Looks for them among the gradients that backward has left.
 ///
@@ -30,13 +31,7 @@ struct Unhooked<'a> {
 }
 
 impl ModuleVisitor for Unhooked<'_> {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    keeps_path!();
 
     /// Reads the parameter from the module, without the hook.
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

@@ -6,11 +6,9 @@
 
 mod loss_scale;
 
-use std::fmt;
-use std::str::FromStr;
-
 use burn::tensor::FloatDType;
 
+use crate::named::named;
 pub use loss_scale::{LossScale, LossScaleError, LossScaleOptions};
 
 /// Number format of forward and backward.
@@ -26,18 +24,6 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// All precisions.
-    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
-
-    /// The name in configurations.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-        }
-    }
-
     /// The type of inputs and activations.
     pub const fn compute_dtype(self) -> FloatDType {
         match self {
@@ -53,29 +39,10 @@ impl Precision {
     }
 }
 
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Precision {
-    type Err = UnknownPrecision;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|known| known.name() == name);
-        found.ok_or_else(|| UnknownPrecision {
-            name: name.to_owned(),
-        })
-    }
-}
-
-/// A name that is not a precision's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown precision `{name}`; known: {}", Precision::ALL.map(Precision::name).join(", "))]
-pub struct UnknownPrecision {
-    /// The name.
-    pub name: String,
+named! {
+    Precision { F32 = "f32", Bf16 = "bf16", F16 = "f16", }
+    /// A name that is not a precision's.
+    unknown UnknownPrecision("precision")
 }
 
 #[cfg(test)]

@@ -3,72 +3,27 @@
 use std::ops::Range;
 
 use burn::tensor::{DType as BurnDType, TensorData, bf16, f16};
+use bytemuck::Zeroable;
 
-use crate::reduce::vectorised;
-use crate::{Buffer, DType, Element, Error};
+use crate::reduce::{Number, bound, vectorised};
+use crate::{Buffer, DType, Error};
 
-/// Arithmetic on gradients. 16-bit types compute in `f32` and round once.
-trait Float: Element + burn::tensor::Element {
-    const ZERO: Self;
-    fn plus(self, other: Self) -> Self;
-    fn widen(self) -> f64;
-}
-
-macro_rules! native_float {
-    ($($type:ty),*) => {
-        $(impl Float for $type {
-            const ZERO: Self = 0.0;
-            #[inline(always)]
-            fn plus(self, other: Self) -> Self {
-                self + other
-            }
-            #[inline(always)]
-            fn widen(self) -> f64 {
-                f64::from(self)
-            }
-        })*
-    };
-}
-native_float!(f32, f64);
-
-macro_rules! half_float {
-    ($($type:ty),*) => {
-        $(impl Float for $type {
-            const ZERO: Self = <$type>::ZERO;
-            #[inline(always)]
-            fn plus(self, other: Self) -> Self {
-                Self::from_f32(self.to_f32() + other.to_f32())
-            }
-            #[inline(always)]
-            fn widen(self) -> f64 {
-                f64::from(self.to_f32())
-            }
-        })*
-    };
-}
-half_float!(f16, bf16);
+/// A type that gradients can have. 16-bit types compute in `f32` and round once.
+trait Float: Number<Sum: Into<f64>> + burn::tensor::Element {}
+impl Float for f32 {}
+impl Float for f64 {}
+impl Float for f16 {}
+impl Float for bf16 {}
 
 /// Runs a body with `$type` bound to the buffer's element type. Buckets hold floats only; for other
 /// types the typed access below reports the mismatch.
 macro_rules! with_type {
     ($dtype:expr, $type:ident => $body:expr) => {
         match $dtype {
-            DType::F64 => {
-                type $type = f64;
-                $body
-            }
-            DType::F16 => {
-                type $type = f16;
-                $body
-            }
-            DType::BF16 => {
-                type $type = bf16;
-                $body
-            }
-            _ => {
-                type $type = f32;
-                $body
-            }
+            DType::F64 => bound!($type = f64 => $body),
+            DType::F16 => bound!($type = f16 => $body),
+            DType::BF16 => bound!($type = bf16 => $body),
+            _ => bound!($type = f32 => $body),
         }
     };
 }
@@ -142,7 +97,7 @@ fn add<T: Float>(sums: &mut [T], parts: &[T]) {
         #[inline(always)]
         || {
             for (sum, part) in sums.iter_mut().zip(parts) {
-                *sum = sum.plus(*part);
+                *sum = T::narrow(T::add(sum.widen(), part.widen()));
             }
         },
     );
@@ -152,7 +107,7 @@ fn add<T: Float>(sums: &mut [T], parts: &[T]) {
 pub(super) fn clear(buffer: &mut Buffer, place: &Range<usize>) -> Result<(), Error> {
     with_type!(buffer.dtype(), T => {
         if let Some(place) = buffer.as_mut_slice::<T>()?.get_mut(place.clone()) {
-            place.fill(<T as Float>::ZERO);
+            place.fill(T::zeroed());
         }
         Ok(())
     })
@@ -176,12 +131,12 @@ fn sum_of_squares_typed<T: Float>(values: &[T]) -> f64 {
             let rest = chunks.remainder();
             for chunk in chunks {
                 for (sum, value) in partial.iter_mut().zip(chunk) {
-                    let value = value.widen();
+                    let value: f64 = value.widen().into();
                     *sum += value * value;
                 }
             }
             for (sum, value) in partial.iter_mut().zip(rest) {
-                let value = value.widen();
+                let value: f64 = value.widen().into();
                 *sum += value * value;
             }
         },

@@ -26,10 +26,7 @@ pub(in crate::parallel) fn restore_optimizer(
 ) -> Result<(), ParallelError> {
     let names = source.names();
     for (index, (parameter, owned)) in parameters.iter().zip(owned).enumerate() {
-        let failed = |reason: String| ParallelError::Restore {
-            path: parameter.path.clone(),
-            reason,
-        };
+        let failed = |reason: String| ParallelError::restore(&parameter.path, reason);
         if owned.is_empty() && parameter.num_elements() > 0 {
             optimizer.set_state(index, None);
             continue;

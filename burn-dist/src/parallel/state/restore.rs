@@ -9,6 +9,7 @@ use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use super::{StateSourceRead, model_name, model_path, read_owned};
 use crate::flat;
 use crate::parallel::replicas::AutodiffPlace;
+use crate::parallel::visited::keeps_path;
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
 
 /// Replaces all tensors of `model` by those of `source`, except trainable parameters if they are
@@ -61,10 +62,7 @@ impl Put<'_> {
         let read = self
             .source
             .read(&model_name(&path))
-            .map_err(|reason| ParallelError::Restore {
-                path: path.clone(),
-                reason,
-            })
+            .map_err(|reason| ParallelError::restore(&path, reason))
             .and_then(|data| match (data.shape().to_vec(), data.dtype()) {
                 (shape, dtype) if shape == own.0 && is_same_type(dtype, own.1) => Ok(data),
                 found => Err(ParallelError::Restore {
@@ -89,14 +87,7 @@ fn is_same_type(one: DType, other: DType) -> bool {
 }
 
 impl ModuleMapper for Put<'_> {
-    fn enter_module(&mut self, name: &str, container_type: &str) {
-        container_type.clone_into(&mut self.container);
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    keeps_path!(and container);
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if self.elsewhere && param.is_require_grad() {
@@ -148,10 +139,7 @@ pub(in crate::parallel) fn restore_pieces(
         let values = read_owned(source, &model_name(&parameter.path), parameter, owned);
         values
             .map(|values| flat::put(values, device))
-            .map_err(|reason| ParallelError::Restore {
-                path: parameter.path.clone(),
-                reason,
-            })
+            .map_err(|reason| ParallelError::restore(&parameter.path, reason))
     };
     parameters.iter().zip(owned).map(read).collect()
 }

@@ -12,6 +12,7 @@ use super::{ROOT, StatePart, StateValues, model_name, optimizer_name, reshaped};
 use crate::parallel::ema::{self, Ema};
 use crate::parallel::groups::StepRule;
 use crate::parallel::optimizer::{Kept, OptimizerState};
+use crate::parallel::visited::keeps_path;
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
 use crate::shard;
 
@@ -113,10 +114,7 @@ impl StateShare {
             ..StateValues::default()
         };
         let take = |path: &str, data: Result<TensorData, ExecutionError>| {
-            data.map_err(|error| ParallelError::Read {
-                path: path.to_owned(),
-                reason: error.to_string(),
-            })
+            data.map_err(|error| ParallelError::read(path, error))
         };
         for Taken {
             path,
@@ -277,14 +275,7 @@ impl Take<'_> {
 }
 
 impl ModuleVisitor for Take<'_> {
-    fn enter_module(&mut self, name: &str, container_type: &str) {
-        container_type.clone_into(&mut self.container);
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
+    keeps_path!(and container);
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let trains = param.is_require_grad();
