@@ -109,64 +109,43 @@ impl To<'_> {
     }
 }
 
-/// The result of an operation for one to four inputs.
-#[backend_extension(Flex, Autodiff)]
-pub(super) trait KernelOps: Backend {
-    fn kernel1(a: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self>;
+/// An operation for each number of inputs, which Burn routes by their device.
+macro_rules! kernel_ops {
+    ($($kernel:ident<$count:literal>($($input:ident),+);)+) => {
+        /// The result of an operation for one to four inputs.
+        #[backend_extension(Flex, Autodiff)]
+        pub(super) trait KernelOps: Backend {
+            $(fn $kernel(
+                $($input: FloatTensor<Self>,)+
+                operation: Arc<dyn Operation>,
+            ) -> FloatTensor<Self>;)+
+        }
 
-    fn kernel2(
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        operation: Arc<dyn Operation>,
-    ) -> FloatTensor<Self>;
+        impl KernelOps for Flex {
+            $(fn $kernel(
+                $($input: FloatTensor<Self>,)+
+                operation: Arc<dyn Operation>,
+            ) -> FloatTensor<Self> {
+                forward([$($input),+], &*operation)
+            })+
+        }
 
-    fn kernel3(
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-        operation: Arc<dyn Operation>,
-    ) -> FloatTensor<Self>;
-
-    fn kernel4(
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-        d: FloatTensor<Self>,
-        operation: Arc<dyn Operation>,
-    ) -> FloatTensor<Self>;
+        impl<C: CheckpointStrategy> KernelOps for Autodiff<Flex, C> {
+            $(fn $kernel(
+                $($input: FloatTensor<Self>,)+
+                operation: Arc<dyn Operation>,
+            ) -> FloatTensor<Self> {
+                record::<C, $count>([$($input),+], operation)
+            })+
+        }
+    };
 }
 
-impl KernelOps for Flex {
-    fn kernel1(a: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self> {
-        forward([a], &*operation)
-    }
-
-    fn kernel2(
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        operation: Arc<dyn Operation>,
-    ) -> FloatTensor<Self> {
-        forward([a, b], &*operation)
-    }
-
-    fn kernel3(
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-        operation: Arc<dyn Operation>,
-    ) -> FloatTensor<Self> {
-        forward([a, b, c], &*operation)
-    }
-
-    fn kernel4(
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-        d: FloatTensor<Self>,
-        operation: Arc<dyn Operation>,
-    ) -> FloatTensor<Self> {
-        forward([a, b, c, d], &*operation)
-    }
+kernel_ops! {
+    kernel1<1>(a);
+    kernel2<2>(a, b);
+    kernel3<3>(a, b, c);
+    kernel4<4>(a, b, c, d);
 }
 
 fn forward(inputs: impl IntoIterator<Item = FlexTensor>, operation: &dyn Operation) -> FlexTensor {
@@ -178,39 +157,6 @@ fn forward(inputs: impl IntoIterator<Item = FlexTensor>, operation: &dyn Operati
 /// and so do these.
 fn computed<T>(result: Result<T, KernelError>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
-}
-
-impl<C: CheckpointStrategy> KernelOps for Autodiff<Flex, C> {
-    fn kernel1(a: FloatTensor<Self>, operation: Arc<dyn Operation>) -> FloatTensor<Self> {
-        record::<C, 1>([a], operation)
-    }
-
-    fn kernel2(
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        operation: Arc<dyn Operation>,
-    ) -> FloatTensor<Self> {
-        record::<C, 2>([a, b], operation)
-    }
-
-    fn kernel3(
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-        operation: Arc<dyn Operation>,
-    ) -> FloatTensor<Self> {
-        record::<C, 3>([a, b, c], operation)
-    }
-
-    fn kernel4(
-        a: FloatTensor<Self>,
-        b: FloatTensor<Self>,
-        c: FloatTensor<Self>,
-        d: FloatTensor<Self>,
-        operation: Arc<dyn Operation>,
-    ) -> FloatTensor<Self> {
-        record::<C, 4>([a, b, c, d], operation)
-    }
 }
 
 /// Computes the result and adds the operation to the graph.

@@ -23,21 +23,12 @@ impl Simd for Avx2 {
     const LANES: usize = 8;
     const ROWS: usize = 6;
 
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm256_set1_ps(value) })
+    instructions! {
+        splat: _mm256_set1_ps, load: _mm256_loadu_ps, store: _mm256_storeu_ps,
+        add: _mm256_add_ps, sub: _mm256_sub_ps, mul: _mm256_mul_ps,
+        div: _mm256_div_ps, max: _mm256_max_ps, min: _mm256_min_ps,
     }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm256_loadu_ps(from) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: see above.
-        unsafe { _mm256_storeu_ps(to, self.0) }
-    }
+
     #[inline(always)]
     unsafe fn load_part(from: *const f32, count: usize) -> Self {
         // SAFETY: see above.
@@ -49,39 +40,9 @@ impl Simd for Avx2 {
         unsafe { _mm256_maskstore_ps(to, mask(count), self.0) }
     }
     #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm256_add_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm256_sub_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm256_mul_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm256_div_ps(self.0, other.0) })
-    }
-    #[inline(always)]
     unsafe fn fma(self, factor: Self, term: Self) -> Self {
         // SAFETY: see above.
         Self(unsafe { _mm256_fmadd_ps(self.0, factor.0, term.0) })
-    }
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm256_max_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn min(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm256_min_ps(self.0, other.0) })
     }
     #[inline(always)]
     unsafe fn gt(self, other: Self, yes: Self, no: Self) -> Self {

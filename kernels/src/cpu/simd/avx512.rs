@@ -20,21 +20,12 @@ impl Simd for Avx512 {
     const ROWS: usize = 12;
     const PICKS: bool = true;
 
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm512_set1_ps(value) })
+    instructions! {
+        splat: _mm512_set1_ps, load: _mm512_loadu_ps, store: _mm512_storeu_ps,
+        add: _mm512_add_ps, sub: _mm512_sub_ps, mul: _mm512_mul_ps,
+        div: _mm512_div_ps, max: _mm512_max_ps, min: _mm512_min_ps,
     }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm512_loadu_ps(from) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: see above.
-        unsafe { _mm512_storeu_ps(to, self.0) }
-    }
+
     #[inline(always)]
     unsafe fn load_part(from: *const f32, count: usize) -> Self {
         // SAFETY: see above.
@@ -46,39 +37,9 @@ impl Simd for Avx512 {
         unsafe { _mm512_mask_storeu_ps(to, mask(count), self.0) }
     }
     #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm512_add_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm512_sub_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm512_mul_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm512_div_ps(self.0, other.0) })
-    }
-    #[inline(always)]
     unsafe fn fma(self, factor: Self, term: Self) -> Self {
         // SAFETY: see above.
         Self(unsafe { _mm512_fmadd_ps(self.0, factor.0, term.0) })
-    }
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm512_max_ps(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn min(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { _mm512_min_ps(self.0, other.0) })
     }
     #[inline(always)]
     unsafe fn gt(self, other: Self, yes: Self, no: Self) -> Self {

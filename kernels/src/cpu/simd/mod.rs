@@ -3,6 +3,38 @@
 //! All functions are `inline(always)`: they are only ever called from the wrappers in
 //! [`crate::cpu::table`], which enable the instruction set, and become part of them.
 
+/// Those functions of [`Simd`] that are one instruction each, which the processor must have.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! instructions {
+    (
+        splat: $splat:ident, load: $load:ident, store: $store:ident,
+        $($function:ident: $instruction:ident),+ $(,)?
+    ) => {
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: as the trait says.
+            Self(unsafe { $splat(value) })
+        }
+        #[inline(always)]
+        unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: as the trait says.
+            Self(unsafe { $load(from) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: as the trait says.
+            unsafe { $store(to, self.0) }
+        }
+        $(
+            #[inline(always)]
+            unsafe fn $function(self, other: Self) -> Self {
+                // SAFETY: as the trait says.
+                Self(unsafe { $instruction(self.0, other.0) })
+            }
+        )+
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]

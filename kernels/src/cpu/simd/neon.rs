@@ -14,21 +14,12 @@ impl Simd for Neon {
     const LANES: usize = 4;
     const ROWS: usize = 12;
 
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { vdupq_n_f32(value) })
+    instructions! {
+        splat: vdupq_n_f32, load: vld1q_f32, store: vst1q_f32,
+        add: vaddq_f32, sub: vsubq_f32, mul: vmulq_f32,
+        div: vdivq_f32,
     }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { vld1q_f32(from) })
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: see above.
-        unsafe { vst1q_f32(to, self.0) }
-    }
+
     #[inline(always)]
     unsafe fn load_part(from: *const f32, count: usize) -> Self {
         let mut lanes = [0.0; 4];
@@ -48,26 +39,6 @@ impl Simd for Neon {
             // SAFETY: see above.
             unsafe { *to.add(lane) = *value };
         }
-    }
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { vaddq_f32(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { vsubq_f32(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { vmulq_f32(self.0, other.0) })
-    }
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        // SAFETY: see above.
-        Self(unsafe { vdivq_f32(self.0, other.0) })
     }
     #[inline(always)]
     unsafe fn fma(self, factor: Self, term: Self) -> Self {
