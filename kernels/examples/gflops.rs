@@ -253,9 +253,9 @@ fn layers(bench: &Bench, kernels: &Kernels) {
             .expect("valid");
     });
     bench.bytes("layer norm gradient", 3 * elements, || {
-        let sums = [&mut dw[..], &mut db[..]];
+        let result = [&mut dx[..], &mut dw, &mut db];
         kernels
-            .layer_norm_gradient(shape, 1e-6, &x, &w, &dy, &mut dx, sums)
+            .layer_norm_gradient(shape, 1e-6, &x, &w, &dy, result)
             .expect("valid");
     });
     bench.bytes("gelu forward", 2 * elements, || {
@@ -313,11 +313,12 @@ fn layers(bench: &Bench, kernels: &Kernels) {
     bench.bytes("batch norm + ReLU gradient", 5 * elements, || {
         let result = BatchNormGradients {
             input: &mut dx,
+            more: None,
             weight: &mut dw,
             bias: &mut db,
         };
         kernels
-            .batch_norm_gradient(&norm, &x, [&w, &b], &moments, &dy, None, result)
+            .batch_norm_gradient(&norm, &x, [&w, &b], &moments, &dy, result)
             .expect("valid");
     });
 

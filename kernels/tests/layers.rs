@@ -123,9 +123,9 @@ fn check_layer_norm(kernels: &[Kernels], shape: Rows) {
         kernels
             .layer_norm(shape, epsilon, &x, [&weight, &bias], &mut y)
             .unwrap();
-        let sums = [&mut dw[..], &mut db[..]];
+        let result = [&mut dx[..], &mut dw, &mut db];
         kernels
-            .layer_norm_gradient(shape, epsilon, &x, &weight, &dy, &mut dx, sums)
+            .layer_norm_gradient(shape, epsilon, &x, &weight, &dy, result)
             .unwrap();
         let tolerance = tolerance_by(least);
         assert_close(&y, &y64, tolerance, &what("forward"));
@@ -220,19 +220,12 @@ fn check_batch_norm(kernels: &[Kernels], shape: Rows, relu: bool, of_batch: bool
             .unwrap();
         let result = BatchNormGradients {
             input: &mut dx,
+            more: Some(&more),
             weight: &mut dw,
             bias: &mut db,
         };
         kernels
-            .batch_norm_gradient(
-                &norm,
-                &x,
-                [&weight, &bias],
-                &moments,
-                &dy,
-                Some(&more),
-                result,
-            )
+            .batch_norm_gradient(&norm, &x, [&weight, &bias], &moments, &dy, result)
             .unwrap();
         let tolerance = tolerance_by(least);
         assert_close(&y, &y64, tolerance, &what("forward"));
@@ -609,9 +602,9 @@ fn results_do_not_depend_on_the_number_of_threads() {
     for kernels in every_isa() {
         assert_same_bits("sums over rows", || {
             let (mut dx, mut dw, mut db) = (x.clone(), w.clone(), b.clone());
-            let sums = [&mut dw[..], &mut db[..]];
+            let result = [&mut dx[..], &mut dw, &mut db];
             kernels
-                .layer_norm_gradient(shape, 1e-6, &x, &w, &dy, &mut dx, sums)
+                .layer_norm_gradient(shape, 1e-6, &x, &w, &dy, result)
                 .unwrap();
             let (mut mean, mut variance) = (w.clone(), b.clone());
             kernels
@@ -630,11 +623,12 @@ fn results_do_not_depend_on_the_number_of_threads() {
             let (mut ex, mut ew, mut eb) = (x.clone(), w.clone(), b.clone());
             let result = BatchNormGradients {
                 input: &mut ex,
+                more: None,
                 weight: &mut ew,
                 bias: &mut eb,
             };
             kernels
-                .batch_norm_gradient(&norm, &x, [&w, &b], &moments, &dy, None, result)
+                .batch_norm_gradient(&norm, &x, [&w, &b], &moments, &dy, result)
                 .unwrap();
             let mut sums = b.clone();
             kernels.bias_gradient(shape, &x, &mut sums).unwrap();

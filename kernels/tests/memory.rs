@@ -111,9 +111,9 @@ fn layers() {
         kernels
             .layer_norm(shape, 1e-6, &x, parameters, large.slice())
             .unwrap();
-        let sums = [small.slice(), other.slice()];
+        let result = [large.slice(), small.slice(), other.slice()];
         kernels
-            .layer_norm_gradient(shape, 1e-6, &x, &w, &dy, large.slice(), sums)
+            .layer_norm_gradient(shape, 1e-6, &x, &w, &dy, result)
             .unwrap();
         let (mut mean, mut variance) = (w.clone(), w.clone());
         kernels
@@ -134,11 +134,12 @@ fn layers() {
             .unwrap();
         let result = BatchNormGradients {
             input: large.slice(),
+            more: Some(&dy),
             weight: small.slice(),
             bias: other.slice(),
         };
         kernels
-            .batch_norm_gradient(&norm, &x, parameters, &moments, &dy, Some(&dy), result)
+            .batch_norm_gradient(&norm, &x, parameters, &moments, &dy, result)
             .unwrap();
         let mut losses = Guarded::new(3);
         let (losses, gradient) = (losses.slice(), more.slice());

@@ -162,11 +162,12 @@ impl Norm {
         };
         let result = BatchNormGradients {
             input: dx,
+            more,
             weight: &mut self.weight.gradient,
             bias: &mut self.bias.gradient,
         };
         let parameters = [&self.weight.value[..], &self.bias.value[..]];
-        kernels.batch_norm_gradient(&self.norm, x, parameters, &moments, dy, more, result)?;
+        kernels.batch_norm_gradient(&self.norm, x, parameters, &moments, dy, result)?;
         self.weight.step();
         self.bias.step();
         Ok(())

@@ -51,8 +51,9 @@ impl Norm {
         more: &mut [f32],
         d: &mut [f32],
     ) -> Result<(), KernelError> {
-        let sums = [&mut self.weight.gradient[..], &mut self.bias.gradient[..]];
-        kernels.layer_norm_gradient(SHAPE, EPSILON, x, &self.weight.value, dy, more, sums)?;
+        let (dw, db) = (&mut self.weight.gradient, &mut self.bias.gradient);
+        let result = [&mut *more, dw, db];
+        kernels.layer_norm_gradient(SHAPE, EPSILON, x, &self.weight.value, dy, result)?;
         kernels.finish(
             SHAPE,
             d,

@@ -36,6 +36,8 @@ pub struct Moments<'a> {
 pub struct BatchNormGradients<'a> {
     /// With respect to the input.
     pub input: &'a mut [f32],
+    /// Added to that, if there is any: where the input goes around the layer too.
+    pub more: Option<&'a [f32]>,
     /// With respect to the weight.
     pub weight: &'a mut [f32],
     /// With respect to the bias.
@@ -155,18 +157,13 @@ impl Kernels {
         Ok(())
     }
 
-    /// The gradients of [`Kernels::batch_norm`] with respect to input, weight and bias; `more`, if
-    /// there is one, is added to the input's (as where the input goes around the layer too).
+    /// The gradients of [`Kernels::batch_norm`] with respect to input, weight and bias.
     ///
     /// What ReLU has cut is computed again from the input, so the output need not be kept.
     ///
     /// # Errors
     ///
     /// A size of zero, slices of other lengths than the shape says.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what one operation reads and writes"
-    )]
     pub fn batch_norm_gradient(
         &self,
         norm: &BatchNorm,
@@ -174,12 +171,12 @@ impl Kernels {
         parameters: [&[f32]; 2],
         moments: &Moments<'_>,
         gradient: &[f32],
-        more: Option<&[f32]>,
         result: BatchNormGradients<'_>,
     ) -> Result<(), KernelError> {
         let (elements, count) = (norm.shape.elements(OP)?, norm.shape.columns);
         length(OP, "input", input.len(), elements)?;
         length(OP, "gradient", gradient.len(), elements)?;
+        let more = result.more;
         length(OP, "more", more.map_or(elements, <[f32]>::len), elements)?;
         length(OP, "input gradient", result.input.len(), elements)?;
         length(OP, "weight gradient", result.weight.len(), count)?;

@@ -39,16 +39,12 @@ impl Kernels {
         Ok(())
     }
 
-    /// The gradients of [`Kernels::layer_norm`]: with respect to its input, and to weight and bias.
+    /// The gradients of [`Kernels::layer_norm`]: with respect to its input, weight and bias.
     /// Mean and variance are computed again, which is cheaper than reading them.
     ///
     /// # Errors
     ///
     /// As for [`Kernels::layer_norm`].
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "three inputs and two outputs of one operation"
-    )]
     pub fn layer_norm_gradient(
         &self,
         shape: Rows,
@@ -56,8 +52,7 @@ impl Kernels {
         input: &[f32],
         weight: &[f32],
         gradient: &[f32],
-        input_gradient: &mut [f32],
-        [weight_gradient, bias_gradient]: [&mut [f32]; 2],
+        [input_gradient, weight_gradient, bias_gradient]: [&mut [f32]; 3],
     ) -> Result<(), KernelError> {
         let (elements, columns) = (shape.elements(OP)?, shape.columns);
         length(OP, "input", input.len(), elements)?;

@@ -5,6 +5,7 @@ use super::shape::Geometry;
 use super::weights::Spread;
 use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each, piece};
+use crate::cpu::table::Table;
 use crate::cpu::vector::tile::Block;
 use crate::cpu::vector::winograd::Strip;
 
@@ -92,6 +93,37 @@ pub(super) fn output_strip(
     (strip, index / strips.per_image * pixels * geometry.output)
 }
 
+/// Fills 36 planes of `weight_plane` elements with the transformed weights, in panels of two
+/// vectors; `flip` mirrors the taps.
+fn transform_weights(
+    table: &Table,
+    spread: &mut Spread<'_>,
+    flip: bool,
+    planes: &mut [f32],
+    weight_plane: usize,
+) {
+    let (depth, lanes, panel) = (spread.depth, spread.lanes, 2 * table.lanes);
+    let target = Shared::new(planes);
+    let taps = spread.weights.slice();
+    each(depth.div_ceil(ROWS), |index| {
+        for row in piece(index, ROWS, depth) {
+            // SAFETY: nine rows of taps belong to each row of the depth, which fills its own part
+            // of the panels.
+            unsafe {
+                (table.winograd_weight)(
+                    taps.as_ptr().add(row * 9 * lanes),
+                    lanes,
+                    flip,
+                    target.at(row * panel),
+                    weight_plane,
+                    panel,
+                    depth * panel,
+                );
+            }
+        }
+    });
+}
+
 /// The convolution of `input` with spread weights; `flip` mirrors the taps.
 pub(super) fn forward(
     kernels: &Kernels,
@@ -106,25 +138,7 @@ pub(super) fn forward(
     let panel_step = depth * panel;
     let weight_plane = lanes.div_ceil(panel) * panel_step + PLANE_GAP;
     let mut weights = kernels.workspace.take(36 * weight_plane);
-    let target = Shared::new(weights.slice());
-    let taps = spread.weights.slice();
-    each(depth.div_ceil(ROWS), |index| {
-        for row in piece(index, ROWS, depth) {
-            // SAFETY: nine rows of taps belong to each row of the depth, which fills its own part
-            // of the panels.
-            unsafe {
-                (table.winograd_weight)(
-                    taps.as_ptr().add(row * 9 * lanes),
-                    lanes,
-                    flip,
-                    target.at(row * panel),
-                    weight_plane,
-                    panel,
-                    panel_step,
-                );
-            }
-        }
-    });
+    transform_weights(table, &mut spread, flip, weights.slice(), weight_plane);
 
     let strips = Strips::new(geometry, TILES);
     let step = depth.next_multiple_of(table.lanes);

@@ -127,11 +127,12 @@ impl Operation for Normalisation {
             let [weight, bias] = &mut sums;
             let result = BatchNormGradients {
                 input: dx,
+                more: None,
                 weight,
                 bias,
             };
             let (x, dy) = (numbers(x)?, numbers(&gradient)?);
-            kernels.batch_norm_gradient(&norm, x, parameters, &moments, dy, None, result)
+            kernels.batch_norm_gradient(&norm, x, parameters, &moments, dy, result)
         })?;
         for (index, sums) in (1..).zip(&sums) {
             let sums = filled(Shape::new([norm.shape.columns]), |to| {

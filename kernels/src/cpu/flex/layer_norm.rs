@@ -55,8 +55,9 @@ impl Operation for LayerNorm {
         let mut sums = [vec![0.0; rows.columns], vec![0.0; rows.columns]];
         let dx = filled(x.layout().shape().clone(), |dx| {
             let dy = numbers(&gradient)?;
-            let sums = sums.each_mut().map(Vec::as_mut_slice);
-            kernels.layer_norm_gradient(rows, epsilon, numbers(x)?, numbers(weight)?, dy, dx, sums)
+            let [dw, db] = sums.each_mut().map(Vec::as_mut_slice);
+            let (x, weight) = (numbers(x)?, numbers(weight)?);
+            kernels.layer_norm_gradient(rows, epsilon, x, weight, dy, [dx, dw, db])
         })?;
         for (index, sums) in (1..).zip(&sums) {
             let sums = filled(Shape::new([rows.columns]), |to| {
