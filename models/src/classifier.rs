@@ -29,3 +29,33 @@ pub trait ImageClassifier: Module {
         None
     }
 }
+
+/// The functions of [`ImageClassifier`] that every model here has alike.
+macro_rules! classifies {
+    () => {
+        fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+            self.forward(images)
+        }
+
+        fn num_classes(&self) -> usize {
+            self.classes
+        }
+    };
+}
+pub(crate) use classifies;
+
+/// Those of a model that `trace` follows to its last batch normalization, before the layer `fc`.
+macro_rules! is_traced {
+    () => {
+        fn flops(&self, image: [usize; 3]) -> Option<u64> {
+            let mut tracer = self.trace(image);
+            tracer.linear(&self.fc);
+            Some(tracer.operations())
+        }
+
+        fn normalized_values(&self, image: [usize; 3]) -> Option<usize> {
+            Some(self.trace(image).positions())
+        }
+    };
+}
+pub(crate) use is_traced;

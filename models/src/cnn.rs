@@ -8,6 +8,7 @@ use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
+use crate::classifier::classifies;
 use crate::flops::Tracer;
 use crate::layers::dropout;
 use crate::path::{Path, then_nothing, then_relu};
@@ -171,13 +172,7 @@ impl Cnn {
 }
 
 impl ImageClassifier for Cnn {
-    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        self.forward(images)
-    }
-
-    fn num_classes(&self) -> usize {
-        self.classes
-    }
+    classifies!();
 
     fn flops(&self, image: [usize; 3]) -> Option<u64> {
         let mut tracer = Tracer::new(image);

@@ -9,6 +9,7 @@ use burn::nn::{Linear, PaddingConfig2d};
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
+use crate::classifier::classifies;
 use crate::flops::Tracer;
 use crate::layers::linear;
 use crate::norm::BatchNorm2d;
@@ -127,13 +128,7 @@ impl CscCnn {
 }
 
 impl ImageClassifier for CscCnn {
-    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        self.forward(images)
-    }
-
-    fn num_classes(&self) -> usize {
-        self.classes
-    }
+    classifies!();
 
     fn flops(&self, image: [usize; 3]) -> Option<u64> {
         let mut tracer = Tracer::new(image);

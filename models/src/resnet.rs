@@ -12,6 +12,7 @@ use burn_dist::autograd::boundary;
 use kernels::ops;
 use serde::{Deserialize, Serialize};
 
+use crate::classifier::{classifies, is_traced};
 use crate::flops::Tracer;
 use crate::layers::{Draw, conv, linear};
 use crate::norm::BatchNorm2d;
@@ -266,23 +267,8 @@ impl ResNet {
 }
 
 impl ImageClassifier for ResNet {
-    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        self.forward(images)
-    }
-
-    fn num_classes(&self) -> usize {
-        self.classes
-    }
-
-    fn flops(&self, image: [usize; 3]) -> Option<u64> {
-        let mut tracer = self.trace(image);
-        tracer.linear(&self.fc);
-        Some(tracer.operations())
-    }
-
-    fn normalized_values(&self, image: [usize; 3]) -> Option<usize> {
-        Some(self.trace(image).positions())
-    }
+    classifies!();
+    is_traced!();
 }
 
 impl ResNet {

@@ -13,6 +13,7 @@ use burn::tensor::Tensor;
 use burn_dist::autograd::boundary;
 use kernels::ops;
 
+use crate::classifier::classifies;
 use crate::flops::Tracer;
 use crate::layers::{dropout, read};
 use crate::path::{Path, then_nothing};
@@ -108,13 +109,7 @@ impl Vit {
 }
 
 impl ImageClassifier for Vit {
-    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        self.forward(images)
-    }
-
-    fn num_classes(&self) -> usize {
-        self.classes
-    }
+    classifies!();
 
     fn flops(&self, image: [usize; 3]) -> Option<u64> {
         let mut tracer = Tracer::new(image);

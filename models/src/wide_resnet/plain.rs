@@ -10,6 +10,7 @@ use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::boundary;
 
+use crate::classifier::{classifies, is_traced};
 use crate::flops::Tracer;
 use crate::layers::{Draw, conv, linear};
 use crate::norm::BatchNorm2d;
@@ -224,23 +225,8 @@ impl PlainWideResNet {
 }
 
 impl ImageClassifier for PlainWideResNet {
-    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        self.forward(images)
-    }
-
-    fn num_classes(&self) -> usize {
-        self.classes
-    }
-
-    fn flops(&self, image: [usize; 3]) -> Option<u64> {
-        let mut tracer = self.trace(image);
-        tracer.linear(&self.fc);
-        Some(tracer.operations())
-    }
-
-    fn normalized_values(&self, image: [usize; 3]) -> Option<usize> {
-        Some(self.trace(image).positions())
-    }
+    classifies!();
+    is_traced!();
 }
 
 impl PlainWideResNet {
