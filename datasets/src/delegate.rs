@@ -37,3 +37,32 @@ macro_rules! delegate_dataset {
     };
 }
 pub(crate) use delegate_dataset;
+
+/// Gives a data set the functions that download what its `missing` names from its `MIRRORS`.
+macro_rules! downloads {
+    () => {
+        /// Downloads from [`MIRRORS`](Self::MIRRORS) into `dir` what is
+        /// [missing](Self::missing) there.
+        ///
+        /// Only one process of a node should call this, and the others wait for it.
+        ///
+        /// # Errors
+        /// [`DatasetError::Download`] when no mirror gives a file, [`DatasetError::Io`] when it
+        /// cannot be written.
+        pub fn download(dir: impl AsRef<Path>) -> Result<(), DatasetError> {
+            Self::download_with(&Downloader::new(Self::MIRRORS), dir)
+        }
+
+        /// As [`download`](Self::download), with other mirrors or time-outs.
+        ///
+        /// # Errors
+        /// As [`download`](Self::download).
+        pub fn download_with(
+            downloader: &Downloader,
+            dir: impl AsRef<Path>,
+        ) -> Result<(), DatasetError> {
+            downloader.fetch(&Self::missing(&dir), dir.as_ref())
+        }
+    };
+}
+pub(crate) use downloads;

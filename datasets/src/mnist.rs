@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::delegate::delegate_dataset;
+use crate::delegate::{delegate_dataset, downloads};
 use crate::download::{Downloader, Form, RemoteFile};
 use crate::idx_set::{IdxSet, Published};
 use crate::{DatasetError, Split};
@@ -72,27 +72,7 @@ impl Mnist {
         PUBLISHED.missing(dir.as_ref())
     }
 
-    /// Downloads from [`Mnist::MIRRORS`] into `dir` what is [missing](Mnist::missing) there.
-    ///
-    /// Only one process of a node should call this, and the others wait for it.
-    ///
-    /// # Errors
-    /// [`DatasetError::Download`] when no mirror gives a file, [`DatasetError::Io`] when it cannot
-    /// be written.
-    pub fn download(dir: impl AsRef<Path>) -> Result<(), DatasetError> {
-        Self::download_with(&Downloader::new(Self::MIRRORS), dir)
-    }
-
-    /// As [`Mnist::download`], with other mirrors or time-outs.
-    ///
-    /// # Errors
-    /// As [`Mnist::download`].
-    pub fn download_with(
-        downloader: &Downloader,
-        dir: impl AsRef<Path>,
-    ) -> Result<(), DatasetError> {
-        downloader.fetch(&Self::missing(&dir), dir.as_ref())
-    }
+    downloads!();
 }
 
 delegate_dataset!(Mnist);

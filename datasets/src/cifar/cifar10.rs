@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::{Cifar, Label, MAX_NAMES, MAX_RECORDS, MIRRORS, Published, locate};
-use crate::delegate::delegate_dataset;
+use super::{Cifar, Label, MIRRORS, Published, list_of_names, locate, records_file};
+use crate::delegate::{delegate_dataset, downloads};
 use crate::download::{Downloader, Form, RemoteFile};
-use crate::unpack::{Contents, Member};
+use crate::unpack::Contents;
 use crate::{DatasetError, Split};
 
 const PUBLISHED: Published = Published {
@@ -19,34 +19,13 @@ const PUBLISHED: Published = Published {
     contents: Contents {
         folder: "cifar-10-batches-bin",
         files: &[
-            Member {
-                name: "data_batch_1.bin",
-                max_len: MAX_RECORDS,
-            },
-            Member {
-                name: "data_batch_2.bin",
-                max_len: MAX_RECORDS,
-            },
-            Member {
-                name: "data_batch_3.bin",
-                max_len: MAX_RECORDS,
-            },
-            Member {
-                name: "data_batch_4.bin",
-                max_len: MAX_RECORDS,
-            },
-            Member {
-                name: "data_batch_5.bin",
-                max_len: MAX_RECORDS,
-            },
-            Member {
-                name: "test_batch.bin",
-                max_len: MAX_RECORDS,
-            },
-            Member {
-                name: "batches.meta.txt",
-                max_len: MAX_NAMES,
-            },
+            records_file("data_batch_1.bin"),
+            records_file("data_batch_2.bin"),
+            records_file("data_batch_3.bin"),
+            records_file("data_batch_4.bin"),
+            records_file("data_batch_5.bin"),
+            records_file("test_batch.bin"),
+            list_of_names("batches.meta.txt"),
         ],
     },
     train: &[
@@ -114,27 +93,7 @@ impl Cifar10 {
         locate::missing(&PUBLISHED, dir.as_ref())
     }
 
-    /// Downloads from [`Cifar10::MIRRORS`] into `dir` what is [missing](Cifar10::missing) there.
-    ///
-    /// Only one process of a node should call this, and the others wait for it.
-    ///
-    /// # Errors
-    /// [`DatasetError::Download`] when no mirror gives the archive, [`DatasetError::Io`] when it
-    /// cannot be written.
-    pub fn download(dir: impl AsRef<Path>) -> Result<(), DatasetError> {
-        Self::download_with(&Downloader::new(Self::MIRRORS), dir)
-    }
-
-    /// As [`Cifar10::download`], with other mirrors or time-outs.
-    ///
-    /// # Errors
-    /// As [`Cifar10::download`].
-    pub fn download_with(
-        downloader: &Downloader,
-        dir: impl AsRef<Path>,
-    ) -> Result<(), DatasetError> {
-        downloader.fetch(&Self::missing(&dir), dir.as_ref())
-    }
+    downloads!();
 
     fn from_places(dir: &Path, cache: Option<&Path>, split: Split) -> Result<Self, DatasetError> {
         let label = (0, "batches.meta.txt");

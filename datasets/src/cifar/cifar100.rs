@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::{Cifar, Label, MAX_NAMES, MAX_RECORDS, MIRRORS, Published, locate};
-use crate::delegate::delegate_dataset;
+use super::{Cifar, Label, MIRRORS, Published, list_of_names, locate, records_file};
+use crate::delegate::{delegate_dataset, downloads};
 use crate::download::{Downloader, Form, RemoteFile};
-use crate::unpack::{Contents, Member};
+use crate::unpack::Contents;
 use crate::{DatasetError, Split};
 
 const PUBLISHED: Published = Published {
@@ -19,22 +19,10 @@ const PUBLISHED: Published = Published {
     contents: Contents {
         folder: "cifar-100-binary",
         files: &[
-            Member {
-                name: "train.bin",
-                max_len: MAX_RECORDS,
-            },
-            Member {
-                name: "test.bin",
-                max_len: MAX_RECORDS,
-            },
-            Member {
-                name: "fine_label_names.txt",
-                max_len: MAX_NAMES,
-            },
-            Member {
-                name: "coarse_label_names.txt",
-                max_len: MAX_NAMES,
-            },
+            records_file("train.bin"),
+            records_file("test.bin"),
+            list_of_names("fine_label_names.txt"),
+            list_of_names("coarse_label_names.txt"),
         ],
     },
     train: &["train.bin"],
@@ -116,27 +104,7 @@ impl Cifar100 {
         locate::missing(&PUBLISHED, dir.as_ref())
     }
 
-    /// Downloads from [`Cifar100::MIRRORS`] into `dir` what is [missing](Cifar100::missing) there.
-    ///
-    /// Only one process of a node should call this, and the others wait for it.
-    ///
-    /// # Errors
-    /// [`DatasetError::Download`] when no mirror gives the archive, [`DatasetError::Io`] when it
-    /// cannot be written.
-    pub fn download(dir: impl AsRef<Path>) -> Result<(), DatasetError> {
-        Self::download_with(&Downloader::new(Self::MIRRORS), dir)
-    }
-
-    /// As [`Cifar100::download`], with other mirrors or time-outs.
-    ///
-    /// # Errors
-    /// As [`Cifar100::download`].
-    pub fn download_with(
-        downloader: &Downloader,
-        dir: impl AsRef<Path>,
-    ) -> Result<(), DatasetError> {
-        downloader.fetch(&Self::missing(&dir), dir.as_ref())
-    }
+    downloads!();
 
     fn from_places(
         dir: &Path,

@@ -17,7 +17,7 @@ pub use cifar100::{Cifar100, Cifar100Labels};
 use std::path::Path;
 
 use crate::download::RemoteFile;
-use crate::unpack::Contents;
+use crate::unpack::{Contents, Member};
 use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read};
 use locate::Place;
 use records::Records;
@@ -35,6 +35,22 @@ const MIRRORS: [&str; 1] = ["https://www.cs.toronto.edu/~kriz/"];
 const MAX_RECORDS: u64 = 256 << 20;
 /// Larger lists of names are none of CIFAR's; the largest has less than a kilobyte.
 const MAX_NAMES: u64 = 1 << 16;
+
+/// A file of records in an archive.
+const fn records_file(name: &'static str) -> Member {
+    Member {
+        name,
+        max_len: MAX_RECORDS,
+    }
+}
+
+/// A list of names in an archive.
+const fn list_of_names(name: &'static str) -> Member {
+    Member {
+        name,
+        max_len: MAX_NAMES,
+    }
+}
 
 /// What distinguishes one set from the other.
 #[derive(Debug)]
