@@ -302,6 +302,13 @@ fn left_behind(lock: &Path) -> String {
 }
 
 impl TrainError {
+    pub(crate) fn run_dir(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |error| Self::RunDir {
+            path: path.to_owned(),
+            error,
+        }
+    }
+
     /// Whether it is the caller's arguments that are wrong, and nothing was started or written.
     pub fn is_usage(&self) -> bool {
         matches!(

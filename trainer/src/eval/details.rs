@@ -232,10 +232,7 @@ impl Details {
         let path = run_dir.join(FILE);
         let written = serde_json::to_vec(self).map_err(io::Error::from);
         let written = written.and_then(|json| whole_file::replace(&path, &json, None));
-        written.map_err(|error| TrainError::RunDir {
-            path: path.clone(),
-            error,
-        })
+        written.map_err(TrainError::run_dir(&path))
     }
 }
 

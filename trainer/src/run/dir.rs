@@ -63,7 +63,7 @@ pub fn set_metrics_aside(folder: &Path) -> Result<Option<PathBuf>, TrainError> {
     let name = |number| folder.join(format!("abandoned-{number}-{}", metrics::FILE));
     let free = (1u64..).map(name).find(|path| !path.exists());
     let aside = free.unwrap_or_else(|| name(0));
-    std::fs::rename(&file, &aside).map_err(|error| failed(&file, error))?;
+    std::fs::rename(&file, &aside).map_err(TrainError::run_dir(&file))?;
     Ok(Some(aside))
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn create(
 ) -> Result<(PathBuf, Arc<RunLock>), TrainError> {
     let folder = match chosen {
         Some(folder) => {
-            create_folders(folder).map_err(|error| failed(folder, error))?;
+            create_folders(folder).map_err(TrainError::run_dir(folder))?;
             folder.to_owned()
         }
         None => create_new(Path::new(PARENT), name, SystemTime::now())?,
@@ -115,12 +115,12 @@ fn keep_config(folder: &Path, new: &str) -> Result<(), TrainError> {
         Ok(old) if old != new.as_bytes() => old,
         Ok(_) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed(&file, error)),
+        Err(error) => return Err(TrainError::run_dir(&file)(error)),
     };
     let name = |number| folder.join(format!("config-{number}.toml"));
     let free = (1u64..).map(name).find(|path| !path.exists());
     let kept = free.unwrap_or_else(|| name(0));
-    whole_file::replace_on_disk(&kept, &old).map_err(|error| failed(&kept, error))
+    whole_file::replace_on_disk(&kept, &old).map_err(TrainError::run_dir(&kept))
 }
 
 /// Writes a file of the folder whole, and waits until it is on disk: who is killed here, when a run
@@ -130,7 +130,7 @@ fn keep_config(folder: &Path, new: &str) -> Result<(), TrainError> {
 /// If the system refuses.
 pub(crate) fn replace(folder: &Path, name: &str, text: &str) -> Result<(), TrainError> {
     let file = folder.join(name);
-    whole_file::replace_on_disk(&file, text.as_bytes()).map_err(|error| failed(&file, error))
+    whole_file::replace_on_disk(&file, text.as_bytes()).map_err(TrainError::run_dir(&file))
 }
 
 /// The folders that were made for runs of this name, the oldest first.
@@ -147,8 +147,8 @@ fn made_in(parent: &Path, name: &str) -> Result<Vec<PathBuf>, TrainError> {
         return Ok(Vec::new());
     }
     let mut folders = Vec::new();
-    for entry in std::fs::read_dir(parent).map_err(|error| failed(parent, error))? {
-        let path = entry.map_err(|error| failed(parent, error))?.path();
+    for entry in std::fs::read_dir(parent).map_err(TrainError::run_dir(parent))? {
+        let path = entry.map_err(TrainError::run_dir(parent))?.path();
         // Another run's name may begin with this one's.
         let rest = path.file_name().and_then(|file| file.to_str());
         let rest = rest.and_then(|text| text.strip_prefix(name)?.strip_prefix('-'));
@@ -162,29 +162,22 @@ fn made_in(parent: &Path, name: &str) -> Result<Vec<PathBuf>, TrainError> {
 
 /// Creates `<parent>/<name>-<time>`, with a number behind it if that is taken.
 fn create_new(parent: &Path, name: &str, now: SystemTime) -> Result<PathBuf, TrainError> {
-    create_folders(parent).map_err(|error| failed(parent, error))?;
+    create_folders(parent).map_err(TrainError::run_dir(parent))?;
     let stem = format!("{name}-{}", timestamp(now));
     let mut folder = parent.join(&stem);
     for attempt in 2..ATTEMPTS {
         match std::fs::create_dir(&folder) {
             Ok(()) => {
-                sync_folder(parent).map_err(|error| failed(parent, error))?;
+                sync_folder(parent).map_err(TrainError::run_dir(parent))?;
                 return Ok(folder);
             }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 folder = parent.join(format!("{stem}-{attempt}"));
             }
-            Err(error) => return Err(failed(&folder, error)),
+            Err(error) => return Err(TrainError::run_dir(&folder)(error)),
         }
     }
     Err(TrainError::RunDirTaken(folder))
-}
-
-fn failed(path: &Path, error: io::Error) -> TrainError {
-    TrainError::RunDir {
-        path: path.to_owned(),
-        error,
-    }
 }
 
 #[cfg(test)]

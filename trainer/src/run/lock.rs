@@ -84,17 +84,14 @@ impl RunLock {
         lock: &dyn Fn(&File) -> Result<(), Errno>,
     ) -> Result<(Self, Option<Errno>), TrainError> {
         let path = folder.join(FILE);
-        let failed = |error| TrainError::RunDir {
-            path: path.clone(),
-            error,
-        };
+        let failed = TrainError::run_dir(&path);
         let lock = |file: &File| match lock(file) {
             Err(Errno::WOULDBLOCK) => Err(in_use(folder)),
             outcome => Ok(outcome.err()),
         };
         // First the folder, which nobody can replace in secret as they can the file. Its lock may
         // be known to this host alone.
-        let own = File::open(folder).map_err(failed)?;
+        let own = File::open(folder).map_err(&failed)?;
         lock(&own)?;
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(false);

@@ -222,10 +222,7 @@ impl MetricsFile {
             file.set_len(kept)?;
             Ok((file, kept))
         };
-        let (file, kept) = open().map_err(|error| TrainError::RunDir {
-            path: path.clone(),
-            error,
-        })?;
+        let (file, kept) = open().map_err(TrainError::run_dir(&path))?;
         if kept < length {
             complain(&format!(
                 "warning: {} had {length} bytes at the checkpoint and has {kept} in whole lines: numbers are \

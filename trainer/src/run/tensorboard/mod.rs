@@ -42,10 +42,7 @@ impl EventWriter {
             std::fs::create_dir_all(folder)?;
             create_file(folder)
         };
-        let (path, file) = create().map_err(|error| TrainError::RunDir {
-            path: folder.to_owned(),
-            error,
-        })?;
+        let (path, file) = create().map_err(TrainError::run_dir(folder))?;
         let mut writer = Self { path, file };
         writer.append(&Event::Version)?;
         writer.append(&Event::Start { step: steps + 1 })?;
@@ -71,10 +68,7 @@ impl EventWriter {
         // One call, so that a killed process leaves no half record where that can be helped.
         self.file
             .write_all(&record)
-            .map_err(|error| TrainError::RunDir {
-                path: self.path.clone(),
-                error,
-            })
+            .map_err(TrainError::run_dir(&self.path))
     }
 }
 
