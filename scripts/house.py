@@ -7,7 +7,7 @@ not hold yet. That list may only shrink: an entry that is no longer needed is an
     scripts/house.py --shrink    takes out of the list what is no longer needed
     scripts/house.py --long      also names the functions that are too long or take too much
 
-Tests are left out: what stands under `#[cfg(test)]`.
+Tests are left out: what stands under `#[cfg(test)]` or `#[cfg(all(test, …))]`.
 """
 
 import collections
@@ -61,7 +61,7 @@ def end_of_item(text, begin):
     return index
 
 
-TEST = re.compile(r"#\[cfg\(test\)\]|#\[test\]")
+TEST = re.compile(r"#\[cfg\((?:test|all\(test\b[^\]]*)\)\]|#\[test\]")
 
 
 def without_tests(text):
