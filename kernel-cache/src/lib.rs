@@ -37,7 +37,9 @@ pub enum Error {
     #[error("BURN_DIST_KERNELS is off, or there is no home")]
     NoFolder,
     /// This system's loader has other rules, or there was no C compiler when the program was built.
-    #[error("this program was built where compiled kernels cannot be kept (docs/internals/kernel-cache.md)")]
+    #[error(
+        "this program was built where compiled kernels cannot be kept (docs/internals/kernel-cache.md)"
+    )]
     NotBuilt,
     /// NVIDIA's compiler is not here.
     #[error("libnvrtc.so was not found")]
