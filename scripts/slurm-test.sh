@@ -232,7 +232,7 @@ nodes_that_hold_copies() {
   run lopsided srun --kill-on-bad-exit=1 -N2 -n4 "$folder/trainer-plain" "${short[@]}" \
     --set parallel.strategy=zero-3 --set parallel.shard_within=node
   [[ $(code lopsided) != 0 ]]
-  says lopsided 'the nodes have 3, 1; start equally many on each'
+  says lopsided 'the nodes have 3, 1. Start equally many on each'
 }
 
 plain_build_with_pmix() {
@@ -355,10 +355,10 @@ missing_library() {
 wrong_nodelist() {
   run list srun -N2 -n2 env 'SLURM_STEP_NODELIST=node[1-' "$folder/trainer-plain" "${short[@]}"
   is "$(code list)" 2
-  says list 'SLURM_STEP_NODELIST is not a list of hosts'
+  says list 'SLURM_STEP_NODELIST is not a Slurm host list'
   run nowhere srun --kill-on-bad-exit=1 -N2 -n2 env SLURM_STEP_NODELIST=nowhere "$folder/trainer-plain" "${short[@]}"
   [[ $(code nowhere) != 0 ]]
-  says nowhere "can't find the address of nowhere"
+  says nowhere "cannot resolve nowhere"
 }
 
 # Each task of `srun` runs the script with its number.
@@ -375,7 +375,7 @@ other_program_on_a_node() {
   cp "$work/trainer-other" "$work/task.sh.other"
   run other srun --kill-on-bad-exit=1 -N3 -n3 "$work/task.sh" "$folder/trainer-plain" "${short[@]}"
   is "$(code other)" 1
-  says other 'rank 2 runs another program than rank 0'
+  says other 'rank 2 runs another executable than rank 0'
 }
 
 other_configuration_on_a_rank() {

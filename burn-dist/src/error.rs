@@ -28,7 +28,7 @@ pub enum Error {
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// The watchdog thread could not be started.
-    #[error("can't start the thread that ends this process when its run has failed: {0}")]
+    #[error("cannot start the watchdog thread, which ends this process after a failed run: {0}")]
     Watchdog(std::io::Error),
     /// A collective failed; [`CollectiveError`] says whether the group stays usable.
     #[error(transparent)]
@@ -37,7 +37,7 @@ pub enum Error {
     #[error(transparent)]
     Nccl(#[from] crate::backend::cuda::nccl::NcclError),
     /// A device did not return data that ranks exchange.
-    #[error("the device did not give what the ranks were to exchange: {reason}")]
+    #[error("the device returned a wrong buffer for a collective: {reason}")]
     Device {
         /// The device's message.
         reason: String,
@@ -69,9 +69,9 @@ impl Error {
 pub enum CollectiveError {
     /// Two ranks called different collectives.
     #[error(
-        "the ranks disagree: rank {rank} called {mine}, rank {peer} called {}; every rank must \
+        "the ranks disagree: rank {rank} called {mine}, rank {peer} called {}. Every rank must \
          call the same collectives in the same order, with the same lengths and types",
-        theirs.map_or("something this version does not know".into(), |theirs| theirs.to_string())
+        theirs.map_or("an unknown collective".into(), |theirs| theirs.to_string())
     )]
     Mismatch {
         /// This rank.
@@ -98,7 +98,7 @@ pub enum CollectiveError {
         verdict: String,
     },
     /// A rank died or gave up.
-    #[error("rank {rank} gave up {what}: {reason}")]
+    #[error("rank {rank} aborted {what}: {reason}")]
     PeerFailed {
         /// This rank.
         rank: usize,
@@ -122,19 +122,19 @@ pub enum CollectiveError {
         source: TransportError,
     },
     /// The group had failed before.
-    #[error("the group is unusable since an earlier collective failed: {first}")]
+    #[error("the group is unusable after a failed collective: {first}")]
     Unusable {
         /// The first error.
         first: String,
     },
     /// A mean of integers was requested.
-    #[error("a mean of {dtype} is not an {dtype}: use a sum, or a floating-point type")]
+    #[error("the mean of {dtype} is not an {dtype}. Use a sum, or a floating-point type")]
     MeanOfIntegers {
         /// The element type.
         dtype: DType,
     },
     /// The root is not a rank of the group.
-    #[error("there is no rank {root} in a group of {size}")]
+    #[error("rank {root} does not exist in a group of {size}")]
     NoSuchRoot {
         /// The requested root.
         root: usize,
@@ -143,8 +143,8 @@ pub enum CollectiveError {
     },
     /// A buffer is not cut into one shard for each rank.
     #[error(
-        "a buffer of {len} elements is not cut into shards of {size} ranks: give one end per rank, \
-         ascending, the last {len}"
+        "cannot split a buffer of {len} elements into shards for {size} ranks. Give one end per \
+         rank, ascending, the last one {len}"
     )]
     Cuts {
         /// Elements of the buffer.
@@ -154,7 +154,8 @@ pub enum CollectiveError {
     },
     /// The payloads of a gather of bytes are too large in total.
     #[error(
-        "{bytes} bytes are too many for a gather of bytes, which takes {MOST_GATHERED} over all ranks; use an all-gather"
+        "gather_bytes of {bytes} bytes is too large; at most {MOST_GATHERED} over all ranks are \
+         allowed. Use an all-gather"
     )]
     TooLarge {
         /// Bytes of all ranks together.
@@ -164,6 +165,6 @@ pub enum CollectiveError {
     #[error(transparent)]
     Threads(#[from] NoThreads),
     /// The thread that runs collectives is gone.
-    #[error("the group's progress thread ended")]
+    #[error("the progress thread of the group ended")]
     NoProgress,
 }

@@ -44,7 +44,7 @@ pub(crate) fn look<R>(values: &Tensor<1>, look: impl FnOnce(&[f32]) -> R) -> Res
     let tensor = tensor.map_err(|error| format!("{error:?}"))?;
     let numbers = (tensor.dtype() == DType::F32).then(|| tensor.as_slice::<f32>());
     let numbers = numbers.flatten();
-    let numbers = numbers.ok_or_else(|| format!("it is not f32, but {:?}", tensor.dtype()))?;
+    let numbers = numbers.ok_or_else(|| format!("expected f32, got {:?}", tensor.dtype()))?;
     Ok(look(numbers))
 }
 

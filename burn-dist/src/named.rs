@@ -27,7 +27,7 @@ macro_rules! named {
 
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-        #[error("unknown {} `{name}`; known: {}", $what, $type::ALL.map($type::name).join(", "))]
+        #[error("unknown {} `{name}`; choose one of {}", $what, $type::ALL.map($type::name).join(", "))]
         pub struct $error {
             /// The name.
             pub name: String,

@@ -9,8 +9,8 @@ const OTHERS: u64 = 64;
 /// The limit of open files is too low.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{ranks} ranks take {needed} open files on this host and the system allows {allowed}: raise the limit, \
-     `ulimit -Hn` (`nofile` in limits.conf, LimitNOFILE of a service), or start fewer ranks"
+    "{ranks} ranks need {needed} open files on this host, but the limit is {allowed}. Raise it \
+     (`ulimit -Hn`, `nofile` in limits.conf, LimitNOFILE of a service), or start fewer ranks"
 )]
 pub struct TooFewOpenFiles {
     /// Number of ranks.

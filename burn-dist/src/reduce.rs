@@ -102,7 +102,7 @@ macro_rules! with_type {
 
 /// Whether `value` is NaN. A comparison with NaN gives NaN, on either side.
 #[inline(always)]
-#[expect(clippy::eq_op, reason = "nothing else is unlike itself")]
+#[expect(clippy::eq_op, reason = "only NaN differs from itself")]
 fn is_nan<T: PartialOrd + Copy>(value: T) -> bool {
     value != value
 }

@@ -20,14 +20,15 @@ const STACK: usize = 64 << 10;
 
 /// The system refuses another thread or process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("can't start another thread or process: {reason}. {cure}")]
+#[error("cannot start another thread or process: {reason}. {cure}")]
 pub struct NoThreads {
     reason: String,
     cure: &'static str,
 }
 
-const CURE: &str = "Raise the limit (`ulimit -u` or `-v`, `nproc` in limits.conf, TasksMax of a service, --pids-limit \
-                    of a container), or start fewer ranks or threads (--nproc, RAYON_NUM_THREADS, data.workers)";
+const CURE: &str = "Raise the limit (`ulimit -u` or `-v`, `nproc` in limits.conf, TasksMax of a \
+                    service, --pids-limit of a container), or start fewer ranks or threads \
+                    (--nproc, RAYON_NUM_THREADS, data.workers)";
 
 impl NoThreads {
     /// The reason why a thread or process failed to start with `error`; `None` for other errors.
@@ -75,20 +76,20 @@ impl NoThreads {
             return stack;
         }
         let user = getrlimit(Resource::Nproc).current;
-        let user = user.map(|limit| format!("this user may have {limit} (`ulimit -u`)"));
-        let group =
-            pids_max().map(|limit| format!("this container or job may have {limit} (pids.max)"));
+        let user = user.map(|limit| format!("the limit for this user is {limit} (`ulimit -u`)"));
+        let group = pids_max()
+            .map(|limit| format!("the limit for this container or job is {limit} (pids.max)"));
         // Each thread needs address space for its stack.
         let memory = getrlimit(Resource::As).current;
         let memory = memory.map(|limit| {
             format!(
-                "this process may have {} MiB of address space (`ulimit -v`)",
+                "this process is limited to {} MiB of address space (`ulimit -v`)",
                 limit >> 20
             )
         });
         let limits: Vec<String> = [user, group, memory].into_iter().flatten().collect();
         let reason = match limits.is_empty() {
-            true => "the system has no room for more (kernel.threads-max)".to_owned(),
+            true => "the system is at its limit (kernel.threads-max)".to_owned(),
             false => limits.join(", and "),
         };
         Self { reason, cure: CURE }

@@ -174,7 +174,7 @@ impl Leash {
             let left = left.get_or_insert_with(|| Allowance::at(now, after - patience));
             left.left(now).is_zero().then(|| Verdict {
                 reason: format!(
-                    "this rank is still busy {} s after the run failed, and is ended: {fault}",
+                    "this rank is still busy {} s after the run failed and is terminated: {fault}",
                     after.as_secs()
                 ),
                 tell,

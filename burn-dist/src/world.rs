@@ -172,7 +172,7 @@ impl World {
             launch: Launch::Single,
             master: None,
             secret: None,
-            reason: "no launcher has set any variables".into(),
+            reason: "no launcher variables are set".into(),
             from_launcher: FromLauncher::default(),
         }
     }

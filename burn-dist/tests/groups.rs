@@ -204,8 +204,8 @@ fn an_absent_rank_is_named_in_the_words_of_the_world() {
         assert!(
             errors[..3]
                 .iter()
-                .any(|error| error.contains("rank 3 has only come to #1")
-                    || error.contains("rank 3 was last in #1 of another group")),
+                .any(|error| error.contains("rank 3 has only reached #1")
+                    || error.contains("rank 3 last reached #1 of another group")),
             "{errors:?}"
         );
     }

@@ -238,7 +238,7 @@ fn all_is_well() {
     limited(|| {
         let (code, output) = Run::start("all is well").end();
         assert_eq!(code, Some(0), "{output}");
-        assert!(output.contains("outcome: all ranks are done"), "{output}");
+        assert!(output.contains("outcome: all ranks finished"), "{output}");
         // Lines of rank 0 stay as they are, the others' start with the rank.
         assert!(
             output.contains("\nrank 0 of 3, local rank 0 of 3"),
@@ -333,7 +333,7 @@ fn a_rank_that_others_waited_for_in_vain_is_named() {
     limited(|| {
         let (code, output) = Run::start("blames").end();
         assert_eq!(code, Some(1), "{output}");
-        let named = "outcome: rank 2 held the others up: rank 1 waited 3 s for rank 2";
+        let named = "outcome: rank 2 blocked the other ranks: rank 1 waited 3 s for rank 2";
         assert!(output.contains(named), "{output}");
         assert!(!output.contains("memory"), "{output}");
     });
@@ -493,7 +493,7 @@ fn a_limit_of_open_files_that_is_too_low_is_named() {
         let output = play("too few files").output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{text}");
-        let words = format!("the system allows {}: raise the limit", 4 * MANY);
+        let words = format!("the limit is {}. Raise it", 4 * MANY);
         assert!(text.contains(&words) && text.contains("24 ranks"), "{text}");
     });
 }

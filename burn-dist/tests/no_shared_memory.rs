@@ -97,7 +97,7 @@ fn ranks_of_several_nodes_are_one_ring_instead() {
     let (code, words) = run("two nodes");
     assert_eq!(code, 0, "{words}");
     assert_eq!(words.matches("transport tcp").count(), RANKS, "{words}");
-    let instead = "using one ring through all ranks instead";
+    let instead = "Using one ring through all ranks";
     assert_eq!(words.matches(instead).count(), 1, "{words}");
     assert!(words.contains(&format!("rank {WITHOUT}")), "{words}");
 }
@@ -106,6 +106,6 @@ fn ranks_of_several_nodes_are_one_ring_instead() {
 fn who_asks_for_shared_memory_gets_an_error() {
     let (code, words) = run("shared memory alone");
     assert_eq!(code, 1, "{words}");
-    assert!(words.contains("making shared memory"), "{words}");
+    assert!(words.contains("creating shared memory"), "{words}");
     assert!(words.contains(&format!("rank {WITHOUT}")), "{words}");
 }

@@ -96,7 +96,7 @@ fn ranks_wait_longer_for_one_that_is_busy_with_files() {
         });
         let error = results[0].as_ref().unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
-        let is_busy = error.contains("rank 1 has only come to #1 and is still reading or writing");
+        let is_busy = error.contains("rank 1 has only reached #1, still reading or writing");
         assert_eq!(is_busy, expected == "#2 barrier", "{error}");
         assert!(begin.elapsed() < LIMIT / 2);
     }
@@ -130,7 +130,7 @@ fn a_rank_that_comes_too_late_is_the_one_that_failed() {
     // It says so itself, since others have told it.
     let of_late = faults[1].as_deref().unwrap_or_default();
     assert!(of_late.contains("rank 1 failed: rank "), "{faults:?}");
-    assert!(of_late.contains("rank 1 has only come to #0"), "{faults:?}");
+    assert!(of_late.contains("rank 1 has only reached #0"), "{faults:?}");
 }
 
 /// How long a rank goes on when its run has failed, and how long one sleeps that does.
@@ -226,8 +226,7 @@ fn a_rank_that_is_busy_elsewhere_ends_some_time_after_its_run_has_failed_if_it_i
                 (status.code(), output)
             })
             .collect();
-        let reason =
-            "still busy 1 s after the run failed, and is ended: rank 3 failed: the disk is full";
+        let reason = "still busy 1 s after the run failed and is terminated: rank 3 failed: the disk is full";
         for (part, (code, output)) in parts.iter().zip(&ends) {
             let leash = *part != "is not";
             let expected = if leash { Some(1) } else { Some(0) };

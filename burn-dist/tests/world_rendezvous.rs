@@ -515,8 +515,8 @@ fn rank_0_must_run_where_master_addr_says() {
 fn the_ranks_beside_a_rank_0_that_can_not_host_are_told_at_once() {
     limited(|| {
         for (master, why) in [
-            ("192.0.2.1", "192.0.2.1 is no address of this machine"),
-            ("no-such-host.invalid", "can't find the address"),
+            ("192.0.2.1", "192.0.2.1 is not an address of this machine"),
+            ("no-such-host.invalid", "cannot resolve"),
         ] {
             let port = free_port();
             let start = Instant::now();
@@ -547,7 +547,7 @@ fn ranks_of_other_nodes_that_reach_a_rank_0_that_can_not_host_are_told_too() {
         let main = on_a_node_of_its_own(0, 2, "192.0.2.1", port);
         for rank in [rank(other), rank(main)] {
             let error = rank.join().unwrap().unwrap_err().to_string();
-            assert!(error.contains("no address of this machine"), "{error}");
+            assert!(error.contains("not an address of this machine"), "{error}");
         }
         let took = start.elapsed();
         assert!(took < Duration::from_secs(10), "{took:?}");
@@ -889,8 +889,7 @@ fn a_flood_of_connections_is_a_few_lines_in_the_log() {
         drop(server);
         let log = eventually(LIMIT, "the rest is counted", || {
             let log = log();
-            log.contains("297 more connections were refused")
-                .then_some(log)
+            log.contains("refused 297 more connections").then_some(log)
         });
         // Other tests write to it, too.
         let refused = log
@@ -947,7 +946,7 @@ fn a_killed_rank_is_named_within_a_second() {
         for store in [&zero, &two] {
             let fault = fault(store);
             assert_eq!(fault.rank, Some(1));
-            assert!(fault.reason.contains("without a good-bye"), "{fault}");
+            assert!(fault.reason.contains("closed unexpectedly"), "{fault}");
         }
     });
 }

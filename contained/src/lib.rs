@@ -36,7 +36,7 @@ pub fn message(panic: &(dyn Any + Send)) -> &str {
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&'static str>().copied())
-        .unwrap_or("a panic without a message")
+        .unwrap_or("panic without a message")
 }
 
 struct Inside;

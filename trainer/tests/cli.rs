@@ -85,7 +85,7 @@ fn wrong_arguments_are_refused_before_anything_starts() {
         (&["--set", "train.precision=bf17"], "did you mean `bf16`?"),
         (
             &["--set", "train.device=cuda"],
-            "this program is built without cuda",
+            "this program was built without cuda",
         ),
         (
             &["--set", "parallel.compression=fp16"],
@@ -196,7 +196,7 @@ fn a_secret_that_is_guessed_at_once_is_warned_of() {
             .start()
     };
     let [main, other] = [start(0), start(1)].map(|rank| rank.wait(Duration::from_secs(60)));
-    let warning = "easy to guess: make one with `openssl rand -hex 16`";
+    let warning = "easy to guess; create one with `openssl rand -hex 16`";
     main.assert_code(0).assert_stderr(&[warning]);
     assert!(!other.stderr.contains(warning), "{}", other.stderr);
 }

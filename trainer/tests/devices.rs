@@ -349,8 +349,8 @@ mod soft_cuda {
         run(("SOFT_CUDA_MEMORY", "8000000"), "1", &large)
             .assert_code(1)
             .assert_stderr(&[
-                "a model of up to",
-                "would fit",
+                "A model of up to",
+                "parameters fits",
                 "zero-1",
                 "offload_optimizer",
             ]);
@@ -411,7 +411,7 @@ mod soft_cuda {
                 .env("SOFT_CUDA_IDLE", "1")
                 .env("BURN_DIST_WGMMA", "unchecked")
                 .run();
-            let line = format!("compiled kernels are kept in {}", folder.display());
+            let line = format!("kernel cache {}", folder.display());
             finished.assert_code(0).assert_stderr(&[&line]);
             std::fs::read_dir(&folder).unwrap().count()
         };
@@ -430,7 +430,7 @@ mod soft_cuda {
         let none = ("SOFT_CUDA_DEVICES", "0");
         run(none, "1", &[])
             .assert_code(1)
-            .assert_stderr(&["the NVIDIA driver shows no device", "auto or cpu"]);
+            .assert_stderr(&["the NVIDIA driver reports no device", "auto or cpu"]);
         run(none, "1", &["train.device=auto"]).assert_code(0);
     }
 
@@ -463,8 +463,8 @@ mod soft_cuda {
             return;
         }
         for (devices, words) in [
-            ("2", "buckets stay on the device: NCCL"),
-            ("1", "buckets go through host memory, without NCCL"),
+            ("2", "buckets stay on the device, NCCL"),
+            ("1", "buckets go through host memory, no NCCL"),
         ] {
             let finished = run(("SOFT_CUDA_DEVICES", devices), "2", &[]);
             finished
@@ -509,7 +509,7 @@ mod soft_cuda {
         let [first, _] = ranks(["1", "1"]);
         first
             .assert_code(1)
-            .assert_stderr(&["of which the ranks that share it have"]);
+            .assert_stderr(&["MiB for each rank on it"]);
     }
 
     #[test]
@@ -527,7 +527,7 @@ mod soft_cuda {
         running
             .wait(LIMIT)
             .assert_code(1)
-            .assert_stderr(&["buckets stay on the device: NCCL", "rank 1"])
+            .assert_stderr(&["buckets stay on the device, NCCL", "rank 1"])
             .assert_nobody_left();
     }
 }

@@ -36,7 +36,7 @@ fn a_killed_rank_ends_the_run_and_is_named() {
                 .assert_stderr(&[
                     &format!("rank {victim} "),
                     "SIGKILL",
-                    "lack of memory may be why",
+                    "it may be out of memory",
                 ])
                 .assert_nobody_left();
         }
@@ -56,7 +56,7 @@ fn a_stopped_rank_is_named() {
             .wait(Duration::from_secs(20))
             .assert_code(1)
             .assert_stderr(&[
-                &format!("\nerror: rank {victim} held the others up: rank "),
+                &format!("\nerror: rank {victim} blocked the other ranks: rank "),
                 &format!("rank {victim} does not answer"),
             ])
             .assert_nobody_left();

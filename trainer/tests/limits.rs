@@ -184,7 +184,7 @@ fn a_limit_of_threads_is_named_whatever_it_hits() {
         }
         refused += 1;
         let named = format!(
-            "can't start another thread or process: this user may have {limit} (`ulimit -u`)"
+            "cannot start another thread or process: the limit for this user is {limit} (`ulimit -u`)"
         );
         finished
             .assert_code(1)

@@ -68,7 +68,7 @@ fn a_run_that_only_overflows_says_so() {
     let finished = Trial::tiny(&["--nproc", "2"], &settings).run();
     finished
         .assert_code(1)
-        .assert_stderr(&["10 steps in a row were not finite", "loss scale"])
+        .assert_stderr(&["10 steps in a row contain NaN or infinity", "loss scale"])
         .assert_nobody_left();
 }
 

@@ -137,7 +137,7 @@ impl Summing {
         match data.as_mut_slice::<f64>() {
             Ok(values) => self.group.all_reduce(values, ReduceOp::Sum),
             Err(_) => Err(Error::Device {
-                reason: format!("it gave {dtype:?} for a sum over ranks"),
+                reason: format!("the device returned {dtype:?} for a sum over ranks"),
             }),
         }
     }

@@ -10,7 +10,7 @@ pub enum BucketError {
     #[error(transparent)]
     Group(#[from] Error),
     /// A parameter has an element type that cannot be averaged.
-    #[error("parameter `{path}` holds {dtype}, but gradients are f32, f16, bf16 or f64")]
+    #[error("parameter `{path}` holds {dtype}; trainable parameters must be f32, f16, bf16 or f64")]
     NotFloat {
         /// Path of the parameter in the model.
         path: String,
@@ -19,7 +19,7 @@ pub enum BucketError {
     },
     /// A gradient has another length or type than its parameter.
     #[error(
-        "the gradient of `{path}` has {found_len} elements of {found}, its parameter has \
+        "the gradient of `{path}` has {found_len} elements of {found}, but its parameter has \
          {expected_len} of {expected}"
     )]
     Mismatch {
@@ -35,7 +35,7 @@ pub enum BucketError {
         found: String,
     },
     /// The device did not return the gradient's values.
-    #[error("the gradient of `{path}` could not be read: {reason}")]
+    #[error("cannot read the gradient of `{path}`: {reason}")]
     Read {
         /// Path of the parameter in the model.
         path: String,
@@ -43,7 +43,7 @@ pub enum BucketError {
         reason: String,
     },
     /// A gradient hook panicked.
-    #[error("collecting the gradient of `{path}` panicked: {reason}")]
+    #[error("panic while collecting the gradient of `{path}`: {reason}")]
     Panicked {
         /// Path of the parameter in the model.
         path: String,
@@ -52,8 +52,8 @@ pub enum BucketError {
     },
     /// A part of a gradient arrived after the rest had been sent.
     #[error(
-        "`{path}` got another part of its gradient after its bucket had been sent: do not read \
-         parameters of the model while backward runs"
+        "`{path}` received a gradient after its bucket was sent. Do not read parameters of the \
+         model while backward runs"
     )]
     Late {
         /// Path of the parameter in the model.
@@ -63,7 +63,7 @@ pub enum BucketError {
     #[error("{0}")]
     Order(&'static str),
     /// An earlier error made further steps impossible.
-    #[error("training cannot go on after an earlier error: {reason}")]
+    #[error("training cannot continue after an earlier error: {reason}")]
     Failed {
         /// The first error.
         reason: String,

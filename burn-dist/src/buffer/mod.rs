@@ -37,7 +37,7 @@ pub struct Buffer {
 
 /// The buffer holds another element type than requested.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the buffer holds {held} elements, not {asked}: ask for it as the type it was made with")]
+#[error("the buffer holds {held} elements, not {asked}; read it as the type it was created with")]
 pub struct WrongType {
     /// The element type of the buffer.
     pub held: DType,

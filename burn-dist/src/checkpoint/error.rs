@@ -26,10 +26,13 @@ pub enum CheckpointError {
         reason: String,
     },
     /// The folder is not a checkpoint.
-    #[error("{} is not a checkpoint: it has no manifest.json", .0.display())]
+    #[error("{} is not a checkpoint: manifest.json is missing", .0.display())]
     NotACheckpoint(PathBuf),
     /// The checkpoint has an unsupported version.
-    #[error("{} has version {found} of the format, this program reads version {known}", path.display())]
+    #[error(
+        "{} has checkpoint format version {found}; this program reads version {known}",
+        path.display()
+    )]
     Version {
         /// The manifest.
         path: PathBuf,
@@ -51,7 +54,8 @@ pub enum CheckpointError {
     },
     /// The state contains NaN or infinity, so nothing was written.
     #[error(
-        "`{name}` is {value} on rank {rank} after step {step}: training diverged before it was saved"
+        "`{name}` is {value} on rank {rank} after step {step}: training diverged. No checkpoint is \
+         written"
     )]
     NotFinite {
         /// The rank whose share contains the value.
@@ -64,7 +68,7 @@ pub enum CheckpointError {
         value: f64,
     },
     /// Another rank did not write its share.
-    #[error("rank {rank} did not write its share of {}: {reason}", path.display())]
+    #[error("rank {rank} did not write its shard of {}: {reason}", path.display())]
     Rank {
         /// The rank.
         rank: usize,
@@ -74,7 +78,7 @@ pub enum CheckpointError {
         reason: String,
     },
     /// Another rank found a damaged checkpoint.
-    #[error("rank {rank} found that {} is not good: {reason}", path.display())]
+    #[error("rank {rank} could not verify {}: {reason}", path.display())]
     NotGood {
         /// The rank.
         rank: usize,
@@ -85,8 +89,8 @@ pub enum CheckpointError {
     },
     /// The previous checkpoint takes too long: the other ranks would give this one up.
     #[error(
-        "the state after step {step} is not saved: the checkpoint before it is still being written after another \
-         {seconds} s"
+        "no checkpoint after step {step}: the previous one is still being written after {seconds} \
+         s more"
     )]
     Behind {
         /// Steps done.
@@ -95,7 +99,7 @@ pub enum CheckpointError {
         seconds: u64,
     },
     /// The folder must not be written to any more.
-    #[error("no checkpoint is written into {}: {reason}", folder.display())]
+    #[error("cannot write checkpoints to {}: {reason}", folder.display())]
     Refused {
         /// The folder of checkpoints.
         folder: PathBuf,
@@ -103,7 +107,7 @@ pub enum CheckpointError {
         reason: String,
     },
     /// The writer thread is gone.
-    #[error("the thread that writes checkpoints ended without a word")]
+    #[error("the checkpoint writer thread ended unexpectedly")]
     Gone,
 }
 

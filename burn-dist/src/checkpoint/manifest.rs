@@ -94,7 +94,7 @@ impl Manifest {
         if line != expected.as_bytes() {
             // Either the digits differ, or the text that `b3sum` writes after them.
             return Err(match line.starts_with(&expected.as_bytes()[..DIGITS]) {
-                true => CheckpointError::damaged(&checksum_path, "it is not a line of b3sum"),
+                true => CheckpointError::damaged(&checksum_path, "the line is not in b3sum format"),
                 false => CheckpointError::damaged(&path, "its checksum is wrong"),
             });
         }
@@ -112,7 +112,7 @@ impl Manifest {
         match manifest.files.iter().find(strange) {
             Some(file) => Err(CheckpointError::damaged(
                 &path,
-                format!("`{}` is not the name of a file", file.name),
+                format!("`{}` is not a valid file name", file.name),
             )),
             None => Ok(manifest),
         }
@@ -137,7 +137,7 @@ impl FileEntry {
             .map_err(CheckpointError::io("read", path))?
             .len();
         if length != self.bytes {
-            let reason = format!("it has {length} bytes instead of {}", self.bytes);
+            let reason = format!("it has {length} bytes, expected {}", self.bytes);
             return Err(CheckpointError::damaged(path, reason));
         }
         if checksum(file, path)? == self.blake3 {
@@ -183,7 +183,7 @@ fn read_capped(path: &Path) -> Result<Vec<u8>, CheckpointError> {
         .read_to_end(&mut bytes)
         .map_err(CheckpointError::io("read", path))?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(CheckpointError::damaged(path, "it is far too long"));
+        return Err(CheckpointError::damaged(path, "it is too long"));
     }
     Ok(bytes)
 }

@@ -80,8 +80,8 @@ fn write_to<D: Disk>(
         let dtype = TYPES.iter().find(|(dtype, _)| *dtype == stored);
         let Some((_, dtype)) = dtype else {
             return Err(encode(format!(
-                "`{name}` has the type {:?}, which no file of tensors has: keep a quantized tensor outside of the \
-                 model's parameters, or dequantize it",
+                "`{name}` has type {:?}, which safetensors cannot store. Keep quantized tensors \
+                 outside the model's parameters, or dequantize them",
                 data.dtype()
             )));
         };
@@ -192,7 +192,7 @@ impl Shard {
             serde_json::from_slice(&header).map_err(|error| damaged(error.to_string()))?;
         let start = PREFIX + length;
         if start.checked_add(metadata.data_len() as u64) != Some(total) {
-            return Err(damaged("its length does not fit its header".to_owned()));
+            return Err(damaged("its length does not match its header".to_owned()));
         }
         Ok(Self {
             path,
@@ -254,10 +254,13 @@ impl Shard {
         let info = self
             .metadata
             .info(name)
-            .ok_or_else(|| damaged(format!("it has no tensor `{name}`")))?;
+            .ok_or_else(|| damaged(format!("tensor `{name}` is missing")))?;
         let dtype = TYPES.iter().find(|(_, dtype)| *dtype == info.dtype);
         let Some((dtype, _)) = dtype else {
-            return Err(damaged(format!("`{name}` has the type {:?}", info.dtype)));
+            return Err(damaged(format!(
+                "`{name}` has unsupported type {:?}",
+                info.dtype
+            )));
         };
         // The header was checked against the file's length, which bounds this.
         let (begin, end) = info.data_offsets;
@@ -268,7 +271,7 @@ impl Shard {
             .zip(elements.end.checked_mul(width))
             .filter(|(from, to)| from <= to && *to <= end - begin);
         let Some((from, to)) = span else {
-            return Err(damaged(format!("`{name}` has no elements {elements:?}")));
+            return Err(damaged(format!("`{name}` lacks elements {elements:?}")));
         };
         let mut bytes = vec![0; to - from];
         let opened;
@@ -283,7 +286,7 @@ impl Shard {
         file.read_exact_at(&mut bytes, self.start + (begin + from) as u64)
             .map_err(CheckpointError::io("read", &self.path))?;
         if *dtype == BOOL && bytes.iter().any(|byte| *byte > 1) {
-            return Err(damaged(format!("`{name}` is neither true nor false")));
+            return Err(damaged(format!("`{name}` is not a boolean")));
         }
         let bytes = Bytes::from_bytes_vec(bytes);
         TensorData::try_from_bytes(bytes, [elements.len()], *dtype)

@@ -94,12 +94,12 @@ impl Source {
     }
 
     fn place(&self, name: &str) -> Result<&Location, String> {
-        let missing = || format!("{} has no `{name}`", self.folder.display());
+        let missing = || format!("{} does not contain `{name}`", self.folder.display());
         self.places.get(name).ok_or_else(missing)
     }
 
     fn shard(&self, file: usize) -> Result<&Shard, String> {
-        let missing = || format!("{} has no file {file}", self.folder.display());
+        let missing = || format!("{} does not contain the file {file}", self.folder.display());
         self.shards.get(file).ok_or_else(missing)
     }
 }
@@ -118,14 +118,15 @@ fn place(
     });
     let Some((whole, start, shape)) = part else {
         return match places.insert(name.clone(), Location::Whole(file)) {
-            Some(_) => Err(format!("another file has `{name}` too")),
+            Some(_) => Err(format!("`{name}` is also in another file")),
             None => Ok(()),
         };
     };
     let len = shard.shape(&name).unwrap_or_default().iter().product();
     let end = start.checked_add(len);
     let part = Part {
-        elements: start..end.ok_or_else(|| format!("`{name}` begins too late"))?,
+        elements: start
+            ..end.ok_or_else(|| format!("`{name}` starts at an offset beyond its end"))?,
         name,
         file,
     };
@@ -144,7 +145,7 @@ fn place(
             Ok(())
         }
         _ => Err(format!(
-            "`{whole}` is in another file as well, with another shape"
+            "`{whole}` is also in another file, with another shape"
         )),
     }
 }
@@ -160,7 +161,7 @@ impl Location {
         for part in parts {
             if part.elements.start != end {
                 return Err(format!(
-                    "elements of `{name}` from {end} on are missing or double"
+                    "elements of `{name}` from {end} on are missing or duplicated"
                 ));
             }
             end = part.elements.end;
@@ -170,7 +171,7 @@ impl Location {
             return Ok(());
         }
         Err(format!(
-            "`{name}` has {end} elements, its shape is {shape:?}"
+            "`{name}` has {end} elements, but its shape is {shape:?}"
         ))
     }
 }
@@ -187,7 +188,7 @@ impl StateSourceRead for Source {
             Location::Parts { shape, .. } => Ok(shape.clone()),
             Location::Whole(file) => {
                 let shape = self.shard(*file)?.shape(name);
-                shape.ok_or_else(|| format!("its file has no `{name}`"))
+                shape.ok_or_else(|| format!("its file does not contain `{name}`"))
             }
         }
     }
@@ -225,14 +226,14 @@ impl StateSourceRead for Source {
             let data = self.shard(part.file)?.read_part(&part.name, own);
             let data = data.map_err(|error| error.to_string())?;
             if len > 0 && data.dtype() != dtype {
-                return Err(format!("the parts of `{name}` are of different types"));
+                return Err(format!("the parts of `{name}` have different types"));
             }
             dtype = data.dtype();
             len += to - from;
             bytes.extend_from_slice(data.as_bytes());
         }
         if len != elements.len() {
-            return Err(format!("`{name}` has no elements {elements:?}"));
+            return Err(format!("`{name}` lacks elements {elements:?}"));
         }
         TensorData::try_from_bytes_vec(bytes, [len], dtype).map_err(|error| error.to_string())
     }

@@ -174,7 +174,7 @@ impl Writer {
             })
             .map_err(|error| crate::parallel::ParallelError::Checkpoints {
                 reason: format!(
-                    "cannot start the thread that writes checkpoints: {}",
+                    "cannot start the checkpoint writer thread: {}",
                     thread_limit::named(error)
                 ),
             })?;
@@ -507,10 +507,12 @@ impl Desk {
                 return Err(failed(format!("{} was moved or removed", hidden.display())));
             }
             if allowance.left(Instant::now()).is_zero() {
-                return Err(failed(format!("it said nothing for {:?}", self.timeout)));
+                return Err(failed(format!("no answer within {:?}", self.timeout)));
             }
             if self.dropped.get().is_some_and(|at| at.elapsed() >= GRACE) {
-                return Err(failed("the training was given up before it did".to_owned()));
+                return Err(failed(
+                    "training was abandoned before it finished".to_owned(),
+                ));
             }
             thread::sleep(POLL);
         }
@@ -523,7 +525,7 @@ fn warn(told: &mut BTreeSet<String>, left: Vec<CheckpointError>) {
         let text = error.to_string();
         if !told.contains(&text) {
             tracing::warn!(
-                "{text}. It is left of a checkpoint, and of no use: remove it when you can"
+                "{text}. The file belongs to an unfinished checkpoint and is useless: remove it"
             );
             told.insert(text);
         }

@@ -166,7 +166,7 @@ impl fmt::Display for Descriptor {
         }
         match self.cuts {
             0 => Ok(()),
-            cuts => write!(f, ", cut unevenly ({cuts:08x})"),
+            cuts => write!(f, ", uneven shards ({cuts:08x})"),
         }
     }
 }

@@ -24,12 +24,12 @@ pub(super) fn choose(
 ) -> Result<(Pick, String), DeviceError> {
     let take = |name: &str, count: usize| {
         let index = local_rank % count.max(1);
-        let words = format!("{name} device {index} of {count} here for local rank {local_rank}");
+        let words = format!("{name} device {index} of {count} for local rank {local_rank}");
         (index, words)
     };
-    let asked = "as asked for";
+    let asked = "as requested";
     match wanted {
-        DeviceChoice::Cpu => Ok((Pick::Cpu, format!("the processor, {asked}"))),
+        DeviceChoice::Cpu => Ok((Pick::Cpu, format!("the CPU, {asked}"))),
         DeviceChoice::Cuda => match cuda() {
             Found::Gpus(count) if count > 0 => {
                 let (index, words) = take("CUDA", count);
@@ -44,7 +44,7 @@ pub(super) fn choose(
             }
             Found::Software => Ok((
                 Pick::WgpuSoftware,
-                format!("wgpu in software, {asked}: this machine has no GPU that wgpu can use"),
+                format!("wgpu in software, {asked}: wgpu finds no GPU on this machine"),
             )),
             other => Err(refuse(wanted, other)),
         },
@@ -52,16 +52,16 @@ pub(super) fn choose(
             let cuda = cuda();
             if let Found::Gpus(count @ 1..) = cuda {
                 let (index, words) = take("CUDA", count);
-                return Ok((Pick::Cuda(index), format!("{words}, the best there is")));
+                return Ok((Pick::Cuda(index), format!("{words}, the best available")));
             }
             let wgpu = wgpu();
             if let Found::Gpus(count @ 1..) = wgpu {
                 let (index, words) = take("wgpu", count);
-                let reason = format!("{words}, the best there is (cuda: {})", words_of(&cuda));
+                let reason = format!("{words}, the best available (cuda: {})", words_of(&cuda));
                 return Ok((Pick::Wgpu(index), reason));
             }
             let reason = format!(
-                "the processor, the best there is (cuda: {}; wgpu: {})",
+                "the CPU, the best available (cuda: {}; wgpu: {})",
                 words_of(&cuda),
                 words_of(&wgpu)
             );
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(picked, Pick::Cpu);
         assert_eq!(
             reason,
-            "the processor, the best there is (cuda: no driver; wgpu: only software)"
+            "the CPU, the best available (cuda: no driver; wgpu: only software)"
         );
         assert_eq!(pick(Found::NotBuilt, Found::NotBuilt).0, Pick::Cpu);
         assert_eq!(pick(Found::Gpus(0), none()).0, Pick::Cpu);
@@ -125,7 +125,7 @@ mod tests {
         let (picked, reason) = pick(3, 2);
         assert_eq!(picked, Pick::Cuda(1));
         assert!(
-            reason.starts_with("CUDA device 1 of 2 here for local rank 3"),
+            reason.starts_with("CUDA device 1 of 2 for local rank 3"),
             "{reason}"
         );
         assert_eq!(pick(3, 1).0, Pick::Cuda(0));
@@ -139,7 +139,10 @@ mod tests {
         let error = ask(DeviceChoice::Cuda, Found::NotBuilt).to_string();
         assert!(error.contains("--features cuda"), "{error}");
         let error = ask(DeviceChoice::Wgpu, none()).to_string();
-        assert!(error.contains("no wgpu device here: no driver"), "{error}");
+        assert!(
+            error.contains("no wgpu device on this machine: no driver"),
+            "{error}"
+        );
         let software = || Found::Software;
         let (pick, reason) = choose(DeviceChoice::Wgpu, none, software, 0).unwrap();
         assert_eq!(pick, Pick::WgpuSoftware);

@@ -8,8 +8,8 @@ use super::DeviceChoice;
 pub enum DeviceError {
     /// The build lacks the backend.
     #[error(
-        "this program is built without {wanted}: build it with `--features {wanted}`, or ask for the \
-         device auto or cpu"
+        "this program was built without {wanted}. Build it with `--features {wanted}`, or choose \
+         the device auto or cpu"
     )]
     NotBuilt {
         /// The requested device.
@@ -17,7 +17,7 @@ pub enum DeviceError {
     },
     /// The machine lacks the device or its driver.
     #[error(
-        "there is no {wanted} device here: {reason}; ask for the device auto or cpu to go without"
+        "no {wanted} device on this machine: {reason}. Choose the device auto or cpu to run without"
     )]
     None {
         /// The requested device.

@@ -21,7 +21,7 @@ pub(super) fn device(pick: &Pick) -> Device {
 
 /// See [`super::list`].
 pub(super) fn list() -> Vec<String> {
-    let mut lines = vec!["cpu: the processor".to_owned()];
+    let mut lines = vec!["cpu: the CPU".to_owned()];
     let mut named = |kind: &str, found: Found, devices: Vec<Device>| {
         if devices.is_empty() {
             lines.push(format!("{kind}: none, {}", words_of(&found)));

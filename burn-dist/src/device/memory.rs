@@ -7,10 +7,10 @@ use crate::backend::{self, is_host};
 /// The state of a training exceeds the memory of its device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "parameters, gradients and optimizer state take {needed_mib} MiB and the device has {total_mib} \
-     MiB, of which the ranks that share it have {share_mib} MiB each: a model of up to \
-     {fits} parameters would fit with this strategy and optimizer; or shard the state over more \
-     ranks (zero-1 to zero-3), or keep the optimizer's in host memory (offload_optimizer)"
+    "out of memory: parameters, gradients and optimizer state need {needed_mib} MiB; the device \
+     has {total_mib} MiB, {share_mib} MiB for each rank on it. A model of up to {fits} parameters \
+     fits with this strategy and optimizer. Otherwise shard over more ranks (zero-1 to zero-3) or \
+     keep the optimizer state in host memory (offload_optimizer)"
 )]
 pub struct MemoryShortage {
     /// MiB needed on this rank.

@@ -61,7 +61,7 @@ impl std::str::FromStr for DeviceChoice {
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|known| known.name() == name);
         let known = || Self::ALL.map(Self::name).join(", ");
-        found.ok_or_else(|| format!("there is no device {name:?}: use one of {}", known()))
+        found.ok_or_else(|| format!("unknown device {name:?}; choose one of {}", known()))
     }
 }
 
@@ -134,7 +134,7 @@ impl World {
         let device = found::device(&pick);
         let untuned = !backend::AUTOTUNES && matches!(pick, Pick::Cuda(_) | Pick::Wgpu(_));
         let reason = match untuned {
-            true => format!("{reason}; built without autotune, which tries Burn's kernels out"),
+            true => format!("{reason}; built without autotune, so Burn's kernels are not tuned"),
             false => reason,
         };
         Ok(ChosenDevice {
@@ -176,7 +176,7 @@ pub(crate) fn collectives(
     }
     let reason = match nccl::connect(device, group, &mut shared.lane)? {
         Ok(nccl) => {
-            tracing::info!("buckets stay on the device: NCCL {}", nccl.version());
+            tracing::info!("buckets stay on the device, NCCL {}", nccl.version());
             return Ok(match compression {
                 Compression::None => Arc::new(nccl),
                 _ => Arc::new(narrowed::Narrowed::new(nccl, compression)),
@@ -185,7 +185,7 @@ pub(crate) fn collectives(
         Err(reason) => reason,
     };
     if group.rank() == 0 {
-        tracing::info!("buckets go through host memory, without NCCL: {reason}");
+        tracing::info!("buckets go through host memory, no NCCL: {reason}");
     }
     Ok(Arc::new(Staged {
         group: group.clone(),

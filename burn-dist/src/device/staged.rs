@@ -72,7 +72,10 @@ fn read(flat: Tensor<1>, place: Range<usize>) -> Result<Buffer, Error> {
     let unreadable = |reason: String| Error::Device { reason };
     let len = flat.shape().num_elements();
     let Some(dtype) = gradient_dtype(flat.dtype()) else {
-        return Err(unreadable(format!("no rank can add {:?}", flat.dtype())));
+        return Err(unreadable(format!(
+            "{:?} cannot be reduced over ranks",
+            flat.dtype()
+        )));
     };
     let mut buffer = Buffer::recycled(dtype, len);
     if place.is_empty() {
@@ -91,7 +94,7 @@ fn read(flat: Tensor<1>, place: Range<usize>) -> Result<Buffer, Error> {
             Ok(buffer)
         }
         _ => Err(unreadable(format!(
-            "it gave {} elements",
+            "the device returned {} elements",
             data.num_elements()
         ))),
     }

@@ -130,14 +130,14 @@ impl<D: Disk> CheckedFile<D> {
         let (bytes, found) = read_back(&mut disk)?;
         if bytes != self.bytes {
             let reason = format!(
-                "the disk has {bytes} bytes of it after a write of {}",
+                "the disk holds {bytes} bytes after a write of {}",
                 self.bytes
             );
             return Err(io::Error::other(reason));
         }
         if found != written {
             return Err(io::Error::other(
-                "the disk has other bytes than those that were written",
+                "the disk returned other bytes than were written",
             ));
         }
         let content = Content {

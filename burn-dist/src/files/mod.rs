@@ -46,7 +46,7 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::other("it is not a regular file")),
+        false => Err(io::Error::other("not a regular file")),
     }
 }
 

@@ -67,7 +67,7 @@ impl Replacement {
         let copied = |copy: CheckedFile| match copy.settle()? {
             (file, copied) if copied == content => Ok(file),
             _ => Err(io::Error::other(
-                "the disk has other bytes than those that were written",
+                "the disk returned other bytes than were written",
             )),
         };
         put(&path, file, part, name, copied)?;

@@ -78,7 +78,7 @@ pub(crate) fn steps_on(device: &Device) -> bool {
 #[derive(Clone, Debug)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "a model has one for each parameter, not more"
+    reason = "a model has at most one entry per parameter"
 )]
 pub(crate) enum FusedState {
     Adam {

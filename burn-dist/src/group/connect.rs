@@ -30,7 +30,7 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
     }
     let mpi = Session::of(world);
     if options.algorithm == Algorithm::Mpi && mpi.is_none() {
-        return Err(no_mpi("the algorithm \"mpi\" is for ranks that MPI has started").into());
+        return Err(no_mpi("the algorithm \"mpi\" needs ranks that MPI started").into());
     }
     let joining = Joining {
         rank: world.rank(),
@@ -149,11 +149,11 @@ impl Joining<'_> {
     fn localities(&self, words: &[Vec<u8>]) -> Result<Vec<Locality>, Error> {
         let read = |(rank, word): (usize, &Vec<u8>)| {
             let read = Locality::from_bytes(word);
-            let read = read.ok_or_else(|| odd(rank, "sent a malformed word"))?;
+            let read = read.ok_or_else(|| odd(rank, "sent a malformed locality"))?;
             match read.goes_by(self.options.algorithm) {
                 true => Ok(read),
                 false => {
-                    let reason = "was given another algorithm; give all ranks the same";
+                    let reason = "has another algorithm; use the same on all ranks";
                     Err(odd(rank, reason).into())
                 }
             }
@@ -183,8 +183,8 @@ impl Joining<'_> {
             && nodes < self.size()
         {
             tracing::warn!(
-                "nodes can't be added up first: that takes the transport \"auto\" and as many ranks on each node, at least \
-                 two; using one ring through all ranks instead"
+                "cannot reduce within nodes first: this needs the transport \"auto\" and the same \
+                 number of ranks on each node, at least two. Using one ring through all ranks"
             );
         } else if self.preferred(nodes) == TransportKind::Auto && nodes == 1 {
             let all: Vec<usize> = (0..self.size()).collect();
@@ -292,7 +292,7 @@ impl Joining<'_> {
 
     fn session(&self) -> Result<&Arc<Session>, TransportError> {
         self.mpi.ok_or_else(|| match mpi::BUILT {
-            true => no_mpi("MPI has not started these ranks: start them with mpirun or srun"),
+            true => no_mpi("MPI did not start these ranks; start them with mpirun or srun"),
             false => no_mpi("this program was built without the feature `mpi`"),
         })
     }
@@ -323,7 +323,7 @@ impl Joining<'_> {
         let tickets: Vec<Vec<u8>> = ranks.iter().map(ticket).collect();
         let made = offer.map_err(|source| TransportError::Setup {
             transport: "shm",
-            action: "making shared memory".into(),
+            action: "creating shared memory".into(),
             source,
         });
         let processes = ranks.iter().zip(&tickets).filter_map(|(rank, ticket)| {
@@ -338,7 +338,7 @@ impl Joining<'_> {
             Ok(_) => String::new(),
         };
         // The file stays open until this exchange shows that all peers have opened it.
-        let words = exchange.all_gather("shared memory mapped", word.as_bytes())?;
+        let words = exchange.all_gather("mapping shared memory", word.as_bytes())?;
         let failed = words.iter().position(|word| !word.is_empty());
         Ok(match (shared, failed) {
             (Err(error), _) => Err(error),
@@ -426,7 +426,7 @@ fn reached_at(mut address: SocketAddr, store: IpAddr) -> SocketAddr {
 fn no_mpi(reason: &str) -> TransportError {
     TransportError::Setup {
         transport: "mpi",
-        action: "looking for MPI".into(),
+        action: "looking up MPI".into(),
         source: std::io::Error::other(reason),
     }
 }

@@ -684,7 +684,7 @@ impl Explained<'_> {
         let survey = match self.store.survey(SURVEY) {
             Ok(survey) => survey,
             Err(error) => {
-                let words = format!("who holds the others up could not be found out: {error}");
+                let words = format!("cannot find out which rank is late: {error}");
                 return (words, None);
             }
         };
@@ -708,20 +708,20 @@ impl Explained<'_> {
                 None => {
                     note(None, *rank);
                     words.push(format!(
-                        "rank {rank} does not answer: stopped, or its host is gone"
+                        "rank {rank} does not answer: its process is stopped or its host is down"
                     ));
                 }
                 Some(Ok(reached)) if reached < self.what.sequence => {
                     note(Some(reached), *rank);
                     let busy = match progress.is_some_and(Members::is_busy) {
-                        true => " and is still reading or writing files",
+                        true => ", still reading or writing files",
                         false => "",
                     };
-                    words.push(format!("rank {rank} has only come to #{reached}{busy}"));
+                    words.push(format!("rank {rank} has only reached #{reached}{busy}"));
                 }
                 Some(Err(reached)) => {
                     elsewhere.push(format!(
-                        "rank {rank} was last in #{reached} of another group"
+                        "rank {rank} last reached #{reached} of another group"
                     ));
                 }
                 Some(Ok(_)) => {}
@@ -733,9 +733,7 @@ impl Explained<'_> {
             words = elsewhere;
         }
         if words.is_empty() {
-            words.push(
-                "all ranks have entered it: the connection between two of them is stuck".into(),
-            );
+            words.push("all ranks entered it, so a connection between two of them is stuck".into());
         }
         (words.join("; "), last.map(|(_, rank)| rank))
     }

@@ -7,7 +7,7 @@ use crate::error::{CollectiveError, Error};
 
 /// A started collective. [`Handle::wait`] returns the buffer. Dropping the handle does not stop the
 /// collective; it drops the buffer when the collective is done.
-#[must_use = "the collective goes on without it, but its buffer and its error would be lost"]
+#[must_use = "the collective continues without it, but its buffer and its error are lost"]
 pub struct Handle {
     slot: Arc<Slot>,
 }

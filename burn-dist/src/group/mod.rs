@@ -73,7 +73,7 @@ impl std::str::FromStr for TransportKind {
     fn from_str(name: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|known| known.name() == name);
         let known = || Self::ALL.map(Self::name).join(", ");
-        found.ok_or_else(|| format!("there is no transport {name:?}: use one of {}", known()))
+        found.ok_or_else(|| format!("unknown transport {name:?}; choose one of {}", known()))
     }
 }
 

@@ -115,7 +115,7 @@ impl Queue {
                 match NoThreads::of(&error) {
                     Some(limit) => promise.fulfil(Err(CollectiveError::Threads(limit).into())),
                     // The dropped promise reports the error.
-                    None => tracing::error!("the progress thread can't be started: {error}"),
+                    None => tracing::error!("cannot start the progress thread: {error}"),
                 }
                 return handle;
             }

@@ -51,8 +51,9 @@ impl Recorder {
     /// One line for each collective: seconds since the group was made, duration, description.
     fn report(&self, rank: usize, group: Option<&str>) -> String {
         let group = group.map_or(String::new(), |group| format!(" in {group}"));
-        let mut text =
-            format!("last collectives of rank {rank}{group} (seconds since the group was made):\n");
+        let mut text = format!(
+            "last collectives of rank {rank}{group} (seconds since the group was created):\n"
+        );
         for Entry { what, began, took } in &self.entries {
             let took = took.map_or("unfinished".into(), |took| {
                 format!("{:.6} s", took.as_secs_f64())
@@ -73,10 +74,10 @@ impl Recorder {
             let path = folder.join(format!("flight-recorder-rank-{rank}{file}.txt"));
             match std::fs::write(&path, &report) {
                 Ok(()) => {
-                    tracing::info!("the last collectives are in {}", path.display());
+                    tracing::info!("flight recorder {}", path.display());
                     return;
                 }
-                Err(error) => tracing::warn!("can't write {}: {error}", path.display()),
+                Err(error) => tracing::warn!("cannot write {}: {error}", path.display()),
             }
         }
         tracing::info!("{report}");

@@ -56,7 +56,7 @@ fn divide(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
         SplitRequest::decode(request).ok_or_else(|| TransportError::Peer {
             transport: "group's",
             rank: parent.members().in_world(rank),
-            reason: "sent something else than the group that it wants to be in".into(),
+            reason: "sent an invalid color for the split".into(),
         })
     });
     let requests = requests.collect::<Result<Vec<_>, _>>()?;

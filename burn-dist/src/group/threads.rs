@@ -23,8 +23,7 @@ pub(super) fn connect_all(size: usize, options: &GroupOptions) -> Result<Vec<Pro
     let files = 2 * distances(size).count() + 2 + FILES_PER_RANK;
     make_room(size, files).map_err(RendezvousError::from)?;
     let (_, secret) = Secret::generate()?;
-    let unreachable =
-        RendezvousError::system("can't connect to this machine's own loopback address");
+    let unreachable = RendezvousError::system("cannot connect to this machine's loopback address");
     let address = SocketAddr::from((working_loopback().map_err(unreachable)?, 0));
     let server = Arc::new(StoreServer::bind(address, size, secret.clone())?);
     let worlds = (0..size).map(|rank| World::local(rank, size, server.address(), secret.clone()));

@@ -41,7 +41,7 @@ pub(super) fn decide_to_launch(vars: Vars) -> Result<World, WorldError> {
     if is_told || is_started(vars, &ancestors, &setter) {
         return decide(vars);
     }
-    let mut world = alone("it was told to start ranks".to_owned());
+    let mut world = alone("--nproc starts ranks".to_owned());
     world.from_launcher.advice = passed_over(vars);
     Ok(world)
 }
@@ -119,10 +119,10 @@ fn found(vars: Vars) -> Result<World, WorldError> {
             tasks,
             starter,
         }) => {
-            let mut world = alone(format!("{starter} of Slurm job {job} has started it"));
+            let mut world = alone(format!("{starter} of Slurm job {job} started it"));
             world.from_launcher.advice = Some(format!(
-                "Slurm job {job} has {tasks} tasks, but this process is not one of them and trains \
-                 alone; put srun before the command to use them"
+                "Slurm job {job} has {tasks} tasks, but this process is none of them and trains \
+                 alone. Put srun before the command to use all tasks"
             ));
             Ok(world)
         }
@@ -155,11 +155,11 @@ fn by_mpi_launcher(
     if let Some(step) = step {
         if size == 1 && step.size > 1 {
             return Err(WorldError::Contradiction {
-                one: format!("{} announces a world of one rank", announced.launcher),
+                one: format!("{} announces a world size of 1", announced.launcher),
                 other: format!("{step} has {} tasks", step.size),
                 advice:
-                    "every task would train alone; start the program with srun or with mpirun, \
-                         not with one inside the other"
+                    "every task would train alone. Start the program with srun or with mpirun, not \
+                     with one inside the other"
                         .into(),
             });
         }
@@ -169,10 +169,7 @@ fn by_mpi_launcher(
     }
     agree_with_torchrun_variables(vars, rank, size)?;
     match size {
-        1 => Ok(alone(format!(
-            "{} has started one rank",
-            announced.launcher
-        ))),
+        1 => Ok(alone(format!("{} started one rank", announced.launcher))),
         _ => announced.world(vars),
     }
 }
@@ -187,8 +184,8 @@ fn agree_with_torchrun_variables(vars: Vars, rank: usize, size: usize) -> Result
                 one: format!("RANK and WORLD_SIZE say rank {other_rank} of {other_size}"),
                 other: format!("the launcher says rank {rank} of {size}"),
                 advice: format!(
-                    "unset RANK and WORLD_SIZE, or say whom to believe with {LAUNCH}=torchrun, \
-                     slurm or mpi"
+                    "unset RANK and WORLD_SIZE, or choose a launcher with {LAUNCH}=torchrun, slurm \
+                     or mpi"
                 ),
             })
         }

@@ -65,7 +65,7 @@ impl World {
         let is_weak = world.secret.as_ref().is_some_and(Secret::is_weak);
         if is_weak && world.size > 1 && world.from_launcher.advice.is_none() {
             let advice =
-                "the secret of this run is easy to guess: make one with `openssl rand -hex 16`";
+                "the run's secret is easy to guess; create one with `openssl rand -hex 16`";
             world.from_launcher.advice = Some(advice.to_owned());
         }
         Ok(world)
@@ -95,7 +95,7 @@ impl World {
             launch: Launch::Local,
             master: Some(Master::new(store.ip().to_string(), store.port())),
             secret: Some(secret),
-            reason: "given by the program".into(),
+            reason: "set by the program".into(),
             from_launcher: FromLauncher::default(),
         };
         world.checked()
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(
             world.describe(),
             "rank 0 of 1, local rank 0 of 1, node 0 of 1; launch single \
-             (no launcher has set any variables)"
+             (no launcher variables are set)"
         );
     }
 

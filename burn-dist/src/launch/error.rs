@@ -31,7 +31,7 @@ pub enum WorldError {
     #[error("world size 0: WORLD_SIZE must be at least 1")]
     EmptyWorld,
     /// The world size is too large.
-    #[error("world size {size} is more than the {MAX_WORLD_SIZE} that are possible")]
+    #[error("world size {size} is too large; the maximum is {MAX_WORLD_SIZE}")]
     WorldTooLarge {
         /// The requested size.
         size: usize,
@@ -57,7 +57,7 @@ pub enum WorldError {
         local_size: usize,
     },
     /// The number of ranks on this node is 0 or larger than the world.
-    #[error("LOCAL_WORLD_SIZE is {local_size}, but must be between 1 and the world size {size}")]
+    #[error("LOCAL_WORLD_SIZE is {local_size}; it must be between 1 and the world size {size}")]
     LocalSizeOutOfRange {
         /// Number of ranks on this node.
         local_size: usize,
@@ -73,23 +73,23 @@ pub enum WorldError {
         nodes: usize,
     },
     /// The port is not a valid number.
-    #[error("MASTER_PORT must be a port from 1 to 65535, not `{value}`")]
+    #[error("MASTER_PORT is `{value}`; it must be a port from 1 to 65535")]
     BadPort {
         /// The value.
         value: String,
     },
     /// Several ranks without a secret, which anybody could join.
     #[error(
-        "a run with {size} ranks needs a secret that only they know. Set the same for all ranks, \
-         for example {SECRET}=\"$(openssl rand -hex 16)\" before they are started, or name a file \
-         that only you can read in {SECRET_FILE}"
+        "a run with {size} ranks needs a secret. Set the same for all ranks before you start them, \
+         for example {SECRET}=\"$(openssl rand -hex 16)\". Or name a file that only you can read \
+         in {SECRET_FILE}"
     )]
     NoSecret {
         /// The world size.
         size: usize,
     },
     /// The secret is unusable.
-    #[error("{name} does not hold a secret: {source}")]
+    #[error("{name} is not a valid secret: {source}")]
     BadSecret {
         /// The variable.
         name: &'static str,
@@ -97,13 +97,13 @@ pub enum WorldError {
         source: SecretError,
     },
     /// The kind of launch is unknown.
-    #[error("{LAUNCH} must be `single`, `local`, `mpi`, `slurm` or `torchrun`, not `{value}`")]
+    #[error("{LAUNCH} is `{value}`; it must be `single`, `local`, `mpi`, `slurm` or `torchrun`")]
     UnknownLaunch {
         /// The value.
         value: String,
     },
     /// The list of hosts is malformed.
-    #[error("{name} is not a list of hosts as Slurm writes it: {source}")]
+    #[error("{name} is not a Slurm host list: {source}")]
     Hosts {
         /// The variable.
         name: &'static str,
@@ -111,7 +111,7 @@ pub enum WorldError {
         source: HostlistError,
     },
     /// The numbers of tasks are not in Slurm's form, such as `2(x3),1`.
-    #[error("{name} must hold the numbers of tasks on each node, as in `2(x3),1`, not `{value}`")]
+    #[error("{name} is `{value}`; it must list the tasks of each node, for example `2(x3),1`")]
     TasksPerNode {
         /// The variable.
         name: &'static str,
@@ -130,9 +130,10 @@ pub enum WorldError {
     },
     /// An MPI launcher started this process, and this build lacks MPI.
     #[error(
-        "{launcher} started this process as one of {size} ranks, but this program was built without \
-         MPI. Build it with `--features mpi`, or start it with srun or torchrun, or set MASTER_ADDR, \
-         MASTER_PORT and {SECRET} for all ranks. If it is to train alone, set {LAUNCH}=single"
+        "{launcher} started this process as one of {size} ranks, but this program was built \
+         without MPI. Build it with `--features mpi`, start it with srun or torchrun, or set \
+         MASTER_ADDR, MASTER_PORT and {SECRET} for all ranks. To train on a single rank, set \
+         {LAUNCH}=single"
     )]
     NoMpi {
         /// The launcher.
@@ -143,9 +144,9 @@ pub enum WorldError {
     /// An MPI launcher started this process, only MPI knows the number of ranks, and this build
     /// lacks it.
     #[error(
-        "{launcher} started this process as one of several ranks, of how many only MPI knows, and this program was \
-         built without it. Build it with `--features mpi`, or start it with srun or torchrun, or set {LAUNCH}=single \
-         for a process that is to train alone"
+        "{launcher} started this process as one of several ranks, but this program was built \
+         without MPI, which alone knows their number. Build it with `--features mpi`, or start it \
+         with srun or torchrun. To train on a single rank, set {LAUNCH}=single"
     )]
     UnknownSize {
         /// The launcher.

@@ -196,7 +196,7 @@ fn check_launcher(library: &str) -> Result<(), WorldError> {
     }
     Err(WorldError::Contradiction {
         one: "the launcher speaks PMI-1 or PMI-2 (PMI_RANK is set)".into(),
-        other: format!("{library} usually speaks PMIx alone"),
+        other: format!("{library} usually speaks PMIx only"),
         advice: format!(
             "use srun --mpi=pmix or its own mpirun; if yours was built for PMI-2, set {LAUNCH}=mpi"
         ),
@@ -212,17 +212,17 @@ fn check_size(announced: &World, found: usize, library: &str) -> Result<(), Worl
     }
     let advice = match library.contains("Open MPI") {
         true => {
-            "the launcher does not fit the library: with Open MPI use srun --mpi=pmix or its own \
+            "launcher and MPI library do not match. With Open MPI use srun --mpi=pmix or its own \
              mpirun"
         }
         false => {
-            "the launcher does not fit the library: with MPICH and its relatives use srun \
+            "launcher and MPI library do not match. With MPICH and its derivatives use srun \
              --mpi=pmi2 or their own mpirun"
         }
     };
     Err(WorldError::Contradiction {
         one: format!("{} ({said} ranks)", announced.reason),
         other: format!("{library} sees {found}"),
-        advice: format!("{advice}; every process would train alone"),
+        advice: format!("{advice}. Otherwise every process trains alone"),
     })
 }

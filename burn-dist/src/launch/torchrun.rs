@@ -66,8 +66,8 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
         LAUNCH
     };
     let size = required(vars, WORLD_SIZE, because, "the number of ranks")?;
-    let rank = required(vars, RANK, because, "this rank's number, from 0")?;
-    let local_rank = required(vars, LOCAL_RANK, because, "its number on its node, from 0")?;
+    let rank = required(vars, RANK, because, "the rank, from 0")?;
+    let local_rank = required(vars, LOCAL_RANK, because, "the local rank, from 0")?;
     // Checked first: a wrong size explains other errors.
     if size == 0 {
         return Err(WorldError::EmptyWorld);
@@ -121,7 +121,10 @@ fn master(vars: Vars, secret: Option<&Secret>) -> Result<Master, WorldError> {
     let host = vars(MASTER_ADDR)
         .filter(|host| !host.is_empty())
         .ok_or(missing(MASTER_ADDR, "name or address of rank 0's host"))?;
-    let port = port(vars)?.ok_or(missing(MASTER_PORT, "a free port on that host, say 29500"))?;
+    let port = port(vars)?.ok_or(missing(
+        MASTER_PORT,
+        "a free port on that host, for example 29500",
+    ))?;
     let is_taken = vars(USE_AGENT_STORE).is_some_and(|value| value == "True");
     Ok(match secret.filter(|_| is_taken) {
         Some(secret) => ports::master(host, secret),
@@ -143,7 +146,7 @@ fn topology(
             node: 0,
             nodes: 1,
         };
-        let reason = "LOCAL_WORLD_SIZE is not set: one node assumed";
+        let reason = "LOCAL_WORLD_SIZE is not set, assuming one node";
         return Ok((topology, reason.into()));
     };
     if local_size == 0 {

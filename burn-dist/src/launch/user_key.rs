@@ -24,15 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[non_exhaustive]
 pub enum KeyError {
     /// The folder of the key is unknown.
-    #[error(
-        "neither XDG_CONFIG_HOME nor HOME is set, so there is no place for the key of the user"
-    )]
+    #[error("neither XDG_CONFIG_HOME nor HOME is set, so the user key has no folder")]
     NoHome,
     /// The key is unreadable, or others can read it.
-    #[error("the key of the user: {0}")]
+    #[error("cannot use the user key: {0}")]
     Secret(#[from] SecretError),
     /// The key belongs to another user.
-    #[error("the key {} belongs to user {owner}, not to you: remove it", path.display())]
+    #[error("the user key {} belongs to user {owner}, not to you. Remove it", path.display())]
     Owner {
         /// Path of the key.
         path: PathBuf,
@@ -41,8 +39,8 @@ pub enum KeyError {
     },
     /// Others could replace the key.
     #[error(
-        "others can write to the folder {} (mode {mode:03o}, user {owner}), which holds your key: \
-         make it yours, and run `chmod 700` on it",
+        "others can write to {} (mode {mode:03o}, user {owner}), the folder of your user key. Make \
+         it yours and run `chmod 700` on it",
         path.display()
     )]
     Folder {
@@ -54,7 +52,7 @@ pub enum KeyError {
         mode: u32,
     },
     /// The key could not be made.
-    #[error("the key {} could not be made: {source}", path.display())]
+    #[error("cannot create the user key {}: {source}", path.display())]
     Make {
         /// Path of the key.
         path: PathBuf,

@@ -199,7 +199,7 @@ fn exchange_id<N: Nccl>(nccl: &N, group: &ProcessGroup) -> Result<UniqueId, Erro
     }
     let [good, id @ ..] = message;
     if good == 0 {
-        let reason = "rank 0 could not make an id for the communicator".to_owned();
+        let reason = "rank 0 could not create an NCCL id".to_owned();
         return Err(NcclError::PeerFailed { reason }.into());
     }
     Ok(id)

@@ -28,7 +28,9 @@ pub(crate) fn decide(messages: &[Vec<u8>], ranks: &[usize]) -> Verdict {
     for (rank, message) in ranks.iter().zip(messages) {
         match serde_json::from_slice::<Offer>(message) {
             Ok(offer) => offers.push(offer),
-            Err(_) => return Verdict::Stage(format!("rank {rank} speaks another protocol")),
+            Err(_) => {
+                return Verdict::Stage(format!("rank {rank} speaks another protocol version"));
+            }
         }
     }
     let mut devices: Vec<(&usize, &str)> = Vec::new();
@@ -49,7 +51,7 @@ pub(crate) fn decide(messages: &[Vec<u8>], ranks: &[usize]) -> Verdict {
     // NCCL's own rule: the same major and minor version everywhere.
     let minor = |version: &i32| version / 100;
     let Some(first) = versions.first() else {
-        return Verdict::Stage("there are no ranks".to_owned());
+        return Verdict::Stage("the group has no ranks".to_owned());
     };
     match versions.iter().position(|v| minor(v) != minor(first)) {
         None => Verdict::Use(version_words(*first)),
@@ -97,6 +99,6 @@ mod tests {
         assert_eq!(reason(&older), "rank 2 has NCCL 2.21.5, rank 0 has 2.27.3");
         let strange = [good("a"), b"?".to_vec()];
         assert_eq!(reason(&strange), "rank 2 speaks another protocol");
-        assert_eq!(reason(&[]), "there are no ranks");
+        assert_eq!(reason(&[]), "the group has no ranks");
     }
 }

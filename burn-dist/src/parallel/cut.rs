@@ -85,7 +85,7 @@ impl Cut<'_> {
         if self.take.is_some() && data.dtype() != DType::F32 {
             let dtype = data.dtype();
             return Err(unreadable(format!(
-                "it holds {dtype:?}, and only f32 can be sharded"
+                "it holds {dtype:?}; only f32 can be sharded"
             )));
         }
         if let Some(group) = self.take {

@@ -143,7 +143,7 @@ impl Description {
             let (entry, (settings, factor)) =
                 at.and_then(|at| Some((parameters.nth(at)?, description.steps.get(at)?)))?;
             Some(format!(
-                "`{}` stepped by {settings}, lr × {factor}",
+                "`{}` updated by {settings}, lr × {factor}",
                 entry.path
             ))
         };

@@ -135,7 +135,7 @@ impl Ema {
             return Ok(false);
         };
         self.updates = updates.as_u64().ok_or_else(|| {
-            ParallelError::restore(NAME, format!("{updates} is no number of updates"))
+            ParallelError::restore(NAME, format!("{updates} is not a valid number of updates"))
         })?;
         let saved: HashSet<String> = source.names().into_iter().collect();
         let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
@@ -178,7 +178,9 @@ fn read(
     let shape = data.shape().to_vec();
     match data.try_into_vec::<f32>() {
         Ok(values) if shape == expected => Ok(values),
-        _ => Err(failed(format!("it is not an f32 tensor of {expected:?}"))),
+        _ => Err(failed(format!(
+            "expected an f32 tensor of shape {expected:?}"
+        ))),
     }
 }
 

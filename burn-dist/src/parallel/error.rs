@@ -16,8 +16,8 @@ pub enum ParallelError {
     /// Two ranks built different models.
     #[error(
         "the models of rank {first_rank} and rank {second_rank} differ at `{path}`: rank \
-         {first_rank} has {first}, rank {second_rank} has {second}; build the same model on \
-         every rank"
+         {first_rank} has {first}, rank {second_rank} has {second}. Build the same model on every \
+         rank"
     )]
     ModelsDiffer {
         /// The lower of the two ranks.
@@ -33,8 +33,8 @@ pub enum ParallelError {
     },
     /// Two ranks were given different options.
     #[error(
-        "rank {first_rank} and rank {second_rank} were given different options: {first} and \
-         {second}; use the same configuration on every rank"
+        "rank {first_rank} and rank {second_rank} have different options: {first} and {second}. \
+         Use the same configuration on every rank"
     )]
     OptionsDiffer {
         /// The lower of the two ranks.
@@ -48,8 +48,8 @@ pub enum ParallelError {
     },
     /// Two ranks are at different points of their training.
     #[error(
-        "rank {first_rank} called {first}, and rank {second_rank} {second}: every rank makes the same calls in the \
-         same order"
+        "rank {first_rank} called {first}, but rank {second_rank} called {second}. Every rank must \
+         make the same calls in the same order"
     )]
     CallsDiffer {
         /// The lower of the two ranks.
@@ -64,8 +64,8 @@ pub enum ParallelError {
     /// Ranks compute on different kinds of devices. These round differently, so replicas would
     /// diverge.
     #[error(
-        "the ranks compute on different kinds of devices: {}; choose the device for all of them, so that a \
-         rank that does not have it says why",
+        "the ranks use different kinds of devices: {}. Choose one device kind for all ranks, and a \
+         rank without it reports why",
         on_ranks(kinds)
     )]
     DevicesDiffer {
@@ -74,8 +74,8 @@ pub enum ParallelError {
     },
     /// Another rank sent a description of its model that cannot be decoded.
     #[error(
-        "rank {rank} sent a description of its model that is not valid: {reason}; start the same \
-         version of the program on every rank"
+        "rank {rank} sent an invalid model description: {reason}. Start the same version of the \
+         program on every rank"
     )]
     Description {
         /// The rank that sent it.
@@ -85,7 +85,7 @@ pub enum ParallelError {
     },
     /// A saved state does not fit the model or the optimizer.
     #[error(
-        "cannot restore `{path}`: {reason}; continue with the model and the optimizer that were saved"
+        "cannot restore `{path}`: {reason}. Continue with the model and optimizer of the checkpoint"
     )]
     Restore {
         /// Path of the tensor.
@@ -95,28 +95,30 @@ pub enum ParallelError {
     },
     /// Ranks restored another state than rank 0.
     #[error(
-        "the ranks {ranks:?} have restored other parameters than rank 0; every rank continues from the same checkpoint"
+        "the ranks {ranks:?} restored other parameters than rank 0. Resume every rank from the \
+         same checkpoint"
     )]
     RestoredDiffer {
         /// The ranks with different parameters.
         ranks: Vec<usize>,
     },
     /// Checkpoints cannot be written.
-    #[error("no checkpoints can be written: {reason}")]
+    #[error("cannot write checkpoints: {reason}")]
     Checkpoints {
         /// The reason.
         reason: String,
     },
     /// A thread that the optimizer needs did not start.
     #[error(
-        "cannot start the thread that steps large parameters: {reason}; end other programs, or allow more threads"
+        "cannot start the thread for large optimizer updates: {reason}. End other programs, or \
+         allow more threads"
     )]
     Thread {
         /// The system's error message.
         reason: String,
     },
     /// A trainable parameter has an element type that cannot be averaged.
-    #[error("parameter `{path}` holds {dtype}; trainable parameters are f32, f16, bf16 or f64")]
+    #[error("parameter `{path}` holds {dtype}; trainable parameters must be f32, f16, bf16 or f64")]
     ParameterType {
         /// Path of the parameter.
         path: String,
@@ -125,8 +127,9 @@ pub enum ParallelError {
     },
     /// A trainable parameter already has a reparameterization.
     #[error(
-        "parameter `{path}` has a reparameterization ({name}) and is trainable itself; fold it \
-         with `materialize()` or freeze the parameter. Of a model that a Parallel trains take `valid()` or `into_model()`"
+        "parameter `{path}` has a reparameterization ({name}) and is itself trainable. Fold it \
+         with `materialize()`, or freeze the parameter. A model inside Parallel needs `valid()` or \
+         `into_model()` first"
     )]
     Reparameterized {
         /// Path of the parameter.
@@ -137,7 +140,7 @@ pub enum ParallelError {
     /// A parameter has a reparameterization that mixed precision cannot combine with a cast.
     #[error(
         "parameter `{path}` has a reparameterization ({name}), which mixed precision does not \
-         support; fold it with `materialize()` or train in f32"
+         support. Fold it with `materialize()`, or train in f32"
     )]
     ReparameterizedInLowPrecision {
         /// Path of the parameter.
@@ -147,14 +150,14 @@ pub enum ParallelError {
     },
     /// The optimizer is configured with Burn's clipping of single tensors.
     #[error(
-        "the optimizer is configured to clip the gradient of each parameter by itself, which is \
-         not supported; use ParallelOptions::clip_norm, the norm over all gradients"
+        "the optimizer clips the gradient of each parameter separately, which is not supported. \
+         Use ParallelOptions::clip_norm, the norm over all gradients"
     )]
     ClipsEachParameter,
     /// A parameter cannot be sharded.
     #[error(
-        "parameter `{path}` holds {dtype}, and {strategy} shards f32 parameters alone; use ddp, or \
-         f32 parameters (for less memory in forward and backward see `precision`)"
+        "parameter `{path}` holds {dtype}, but {strategy} shards only f32 parameters. Use ddp or \
+         f32 parameters; `precision` saves memory in forward and backward"
     )]
     NotSharded {
         /// Path of the parameter.
@@ -166,9 +169,9 @@ pub enum ParallelError {
     },
     /// A layer would ignore an option.
     #[error(
-        "sync_batch_norm is on, and `{path}` is Burn's BatchNorm, which goes by the statistics of its own rank; take a \
-         batch normalization that calls sum_over_ranks, as those of the crate `models` do (its type must have another \
-         name), or turn the option off"
+        "sync_batch_norm is on, but `{path}` is Burn's BatchNorm, which uses the statistics of its \
+         own rank. Use a batch normalization that calls sum_over_ranks, such as those of the crate \
+         `models` (under another type name), or turn the option off"
     )]
     NotSynchronized {
         /// Path of the layer.
@@ -176,8 +179,8 @@ pub enum ParallelError {
     },
     /// A device whose backend this build lacks.
     #[error(
-        "burn-dist is built without the backend of the device {device}: build it with the feature `cuda` or `wgpu` that \
-         Burn has, or compute on Device::flex()"
+        "burn-dist was built without the backend of the device {device}. Build it with Burn's \
+         feature `cuda` or `wgpu`, or use Device::flex()"
     )]
     NotBuiltFor {
         /// The device, in Burn's words.
@@ -185,7 +188,7 @@ pub enum ParallelError {
     },
     /// The model's tensors are on several devices of one rank.
     #[error(
-        "the model is on several devices: {}; a rank computes on one, so build all of the model there",
+        "the model is on several devices: {}. Build the whole model on one device",
         devices.join(", ")
     )]
     SeveralDevices {
@@ -194,7 +197,7 @@ pub enum ParallelError {
     },
     /// Ranks step with different learning rates.
     #[error(
-        "the ranks step with different learning rates: {}; compute the same one on every rank",
+        "the ranks use different learning rates: {}. Compute the same one on every rank",
         by_rank(rates)
     )]
     LearningRatesDiffer {
@@ -203,9 +206,9 @@ pub enum ParallelError {
     },
     /// A parameter that every rank would step on its own, with different results.
     #[error(
-        "parameter `{path}` holds {dtype}, and this optimizer adds whole parameters up, which on this device comes out \
-         in other bits on every rank; use f32 parameters (for less memory in forward and backward see `precision`), or \
-         an optimizer that steps each element by itself"
+        "parameter `{path}` holds {dtype}, and this optimizer reduces over whole parameters, which \
+         is not deterministic on this device. Use f32 parameters (`precision` saves memory in \
+         forward and backward), or an element-wise optimizer"
     )]
     SumsVary {
         /// Path of the parameter.
@@ -215,9 +218,9 @@ pub enum ParallelError {
     },
     /// A frozen parameter is not initialized.
     #[error(
-        "parameter `{path}` is frozen and has no value yet: zero-3 shards a model before its \
-         parameters exist, and takes them for trainable; load the model's weights first, on every \
-         rank, or read it once with `val()`"
+        "parameter `{path}` is frozen and has no value yet. zero-3 shards a model before its \
+         parameters exist and treats them as trainable. Load the weights on every rank first, or \
+         read the parameter once with `val()`"
     )]
     FrozenUnseen {
         /// Path of the parameter.
@@ -225,9 +228,8 @@ pub enum ParallelError {
     },
     /// A matrix optimizer is given a parameter that is not a matrix.
     #[error(
-        "the optimizer of parameter `{path}` steps parameters with two dimensions alone, and this \
-         one has the shape {shape:?}; give such parameters another optimizer in a group \
-         (ParameterOptimizer::with_group)"
+        "the optimizer of `{path}` updates only two-dimensional parameters, but its shape is \
+         {shape:?}. Put it into a group with another optimizer (ParameterOptimizer::with_group)"
     )]
     NotAMatrix {
         /// Path of the first affected parameter.
@@ -237,8 +239,8 @@ pub enum ParallelError {
     },
     /// The ranks cannot be divided into sets of this size.
     #[error(
-        "shards within {ranks} ranks need a multiple of {ranks} ranks, and there are {world_size} \
-         ranks; set `shard_within` to a divisor of that, to `node`, or to `all`"
+        "sharding within {ranks} ranks needs a multiple of {ranks} ranks, but the world size is \
+         {world_size}. Set `shard_within` to a divisor of it, `node` or `all`"
     )]
     ShardWithin {
         /// Ranks in a set.
@@ -248,8 +250,8 @@ pub enum ParallelError {
     },
     /// Nodes have different numbers of ranks, so their shards would differ.
     #[error(
-        "shards within a node need the same number of ranks on every node, and the nodes have {}; \
-         start equally many on each, or set `shard_within` to a number of ranks or to `all`",
+        "sharding within a node needs the same number of ranks on every node, but the nodes have \
+         {}. Start equally many on each, or set `shard_within` to a number of ranks or `all`",
         list(ranks)
     )]
     UnevenNodes {
@@ -268,7 +270,7 @@ pub enum ParallelError {
         paths: Vec<String>,
     },
     /// An option has an invalid value.
-    #[error("{option} is {value}, it must be {expected}")]
+    #[error("{option} is {value}, but must be {expected}")]
     Option {
         /// Name of the option.
         option: &'static str,
@@ -279,7 +281,7 @@ pub enum ParallelError {
     },
     /// The device cannot compute in this precision.
     #[error(
-        "the device {device} does not support {precision}; choose another precision ({}) or \
+        "the device {device} does not support {precision}. Choose another precision ({}) or \
          another device",
         precisions(supported)
     )]
@@ -296,13 +298,14 @@ pub enum ParallelError {
     LossScale(#[from] LossScaleError),
     /// The model has no trainable parameters.
     #[error(
-        "the model has no parameter that requires gradients; create it on `device.autodiff()` \
-         and freeze only a part of it"
+        "the model has no parameter that requires gradients. Create it on `device.autodiff()` and \
+         freeze only part of it"
     )]
     NothingToTrain,
     /// The loss is not a scalar.
     #[error(
-        "the loss has {elements} elements, whose sum the gradients would be of; reduce it to one number, as with mean()"
+        "the loss must be a scalar, got a tensor of {elements} elements. Reduce it, for example \
+         with mean()"
     )]
     LossNotScalar {
         /// Number of elements of the loss.
@@ -310,15 +313,14 @@ pub enum ParallelError {
     },
     /// The loss has no gradient.
     #[error(
-        "the loss was not computed from trainable parameters on an autodiff device; create the \
-         model on `device.autodiff()`"
+        "the loss does not depend on trainable parameters on an autodiff device. Create the model \
+         on `device.autodiff()`"
     )]
     UntrackedLoss,
     /// The loss depends on a parameter that was read without its gradient hook.
     #[error(
-        "the loss depends on `{path}` by another way than its value as a field of `model()`: a ModuleVisitor or a \
-         Deref (`&*field`) reads a parameter without what its gradient is averaged through; read it with \
-         `field.val()`"
+        "the loss uses `{path}` without the gradient hook: a ModuleVisitor or a Deref (`&*field`) \
+         reads the parameter directly. Read it with `field.val()`, as a field of `model()`"
     )]
     ReadWithoutHook {
         /// Path of the first affected parameter.
@@ -326,14 +328,14 @@ pub enum ParallelError {
     },
     /// No parameter had a gradient in this step.
     #[error(
-        "no parameter of this model had a gradient on any rank: the loss does not depend on any, or is that of another \
-         model"
+        "no parameter of this model has a gradient on any rank. Check that the loss was computed \
+         with this model"
     )]
     NoGradients,
     /// A call between micro-batches of a step that is allowed only between steps.
     #[error(
-        "{what} between steps alone, and {done} of {accumulate} micro-batches of this one are done; at the end of the \
-         data take them as a step (step_early) or leave them out (discard)"
+        "{what} only between steps, but {done} of {accumulate} micro-batches of this step are \
+         done. At the end of the data, call step_early to use them or discard to drop them"
     )]
     WithinStep {
         /// The call, in words.
@@ -344,7 +346,7 @@ pub enum ParallelError {
         accumulate: usize,
     },
     /// The values of a parameter could not be read or written.
-    #[error("the values of `{path}` could not be read: {reason}")]
+    #[error("cannot read the values of `{path}`: {reason}")]
     Read {
         /// Path of the parameter or buffer.
         path: String,
@@ -353,8 +355,8 @@ pub enum ParallelError {
     },
     /// Replicas differ that should be equal.
     #[error(
-        "the parameters of rank(s) {} differ from those of rank 0; memory or communication is \
-         faulty, or a rank changed its model by itself",
+        "the parameters of rank(s) {} differ from those of rank 0. Either memory or communication \
+         is faulty, or a rank changed its model itself",
         list(ranks)
     )]
     ReplicasDiffer {

@@ -398,7 +398,7 @@ impl<M: Module> Parallel<M> {
     ///
     /// Fails in the middle of a step.
     pub fn state(&self) -> Result<StateShare, ParallelError> {
-        self.check_between_steps("a state is saved")?;
+        self.check_between_steps("a state can be saved")?;
         let (rank, size) = (self.shards.within.rank(), self.shards.within.size());
         if !self.shards.is_first() {
             return Ok(StateShare::nothing());
@@ -440,7 +440,7 @@ impl<M: Module> Parallel<M> {
     ///   rank has other parameters anyway.
     pub fn restore(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {
         // Gradients of the old parameters would count as gradients of the new ones.
-        let between = self.check_between_steps("a state is restored");
+        let between = self.check_between_steps("a state can be restored");
         let outcome = between.and_then(|()| self.restore_own(source));
         tell_others(&self.group, outcome)?;
         match self.verify_replicas() {
@@ -502,7 +502,7 @@ impl<M: Module> Parallel<M> {
         self.agree(&format!("accumulate = {accumulate}"))?;
         // All ranks refuse alike.
         options::check_accumulate(accumulate)?;
-        self.check_between_steps("accumulate is changed")?;
+        self.check_between_steps("accumulate can be changed")?;
         self.options.accumulate = accumulate;
         Ok(())
     }
@@ -589,7 +589,7 @@ impl<M: Module> Parallel<M> {
     fn get(&self) -> &M {
         self.model
             .as_ref()
-            .expect("the model is only absent while `step` or `sync_buffers` replaces it")
+            .expect("the model is absent only while `step` or `sync_buffers` replaces it")
     }
 }
 

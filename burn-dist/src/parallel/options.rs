@@ -141,7 +141,7 @@ impl FromStr for ShardWithin {
 
 /// A text that names no set of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` does not say over which ranks to shard: `all`, `node`, or a number of ranks")]
+#[error("shard_within is `{text}`; it must be `all`, `node` or a number of ranks")]
 pub struct UnknownRanks {
     /// The text.
     pub text: String,
@@ -254,7 +254,7 @@ impl ParallelOptions {
             return Err(ParallelError::Option {
                 option: "shard_within",
                 value: self.shard_within.to_string(),
-                expected: "all with ddp, which shards nothing: leave it out, or shard with zero-1, \
+                expected: "`all` with ddp, which shards nothing. Leave it out, or use zero-1, \
                            zero-2 or zero-3",
             });
         }
@@ -314,7 +314,7 @@ impl ParallelOptions {
             Some(device) => Err(ParallelError::Option {
                 option: "compression",
                 value: format!("{} on {device:?}", self.compression),
-                expected: "a number format that the device has",
+                expected: "a number format of the device",
             }),
         }
     }
@@ -414,6 +414,6 @@ mod tests {
             ..ParallelOptions::default()
         };
         let error = options.check().unwrap_err().to_string();
-        assert_eq!(error, "accumulate is 0, it must be at least 1");
+        assert_eq!(error, "accumulate is 0, but must be at least 1");
     }
 }

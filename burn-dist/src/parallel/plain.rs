@@ -248,7 +248,7 @@ impl<M: Module> Bare<M> {
 fn another_order(path: &[String]) -> ParallelError {
     ParallelError::Read {
         path: path.join("."),
-        reason: "a module is visited in another order than it is mapped".to_owned(),
+        reason: "a module is visited in the order in which it is mapped".to_owned(),
     }
 }
 
@@ -302,7 +302,7 @@ where
                 let (found, shape) = (flat.shape().num_elements(), value.shape());
                 self.outcome = Err(ParallelError::Read {
                     path: self.path.join("."),
-                    reason: format!("{found} elements were gathered for {shape:?}"),
+                    reason: format!("gathered {found} elements for shape {shape:?}"),
                 });
                 None
             }

@@ -75,12 +75,12 @@ pub(super) fn keep_equal(
     }
     if carried_out.strategy != options.strategy {
         tracing::info!(
-            "each parameter is stepped by one rank: sums on this device vary in their bits"
+            "one rank updates each parameter, because sums are not deterministic on this device"
         );
     } else {
         tracing::info!(
-            "there is one set of shards, over all ranks: sums on this device vary in their bits, and with \
-             them what two sets would become"
+            "one set of shards over all ranks, because sums are not deterministic on this device \
+             and two sets would diverge"
         );
     }
     Ok(carried_out)

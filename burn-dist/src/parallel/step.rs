@@ -224,7 +224,7 @@ impl<M: Module> Parallel<M> {
         let begin = Instant::now();
         if !learning_rate.is_finite() {
             let refused = ParallelError::Option {
-                option: "the learning rate of a step",
+                option: "the learning rate",
                 value: learning_rate.to_string(),
                 expected: "finite",
             };

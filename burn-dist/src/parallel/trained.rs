@@ -44,7 +44,9 @@ impl<'a> TrainedValues<'a> {
         };
         let found = self.source.shape(&name)?;
         if found != shape {
-            return Err(format!("the model has {shape:?}, the checkpoint {found:?}"));
+            return Err(format!(
+                "the model has shape {shape:?}, the checkpoint {found:?}"
+            ));
         }
         let data = self.source.read(&name)?.convert_dtype(DType::F32);
         data.try_into_vec().map_err(|error| error.to_string())
@@ -59,7 +61,7 @@ impl<'a> TrainedValues<'a> {
             None => Ok(()),
             Some(name) => Err(ParallelError::Restore {
                 path: state::model_path(name).unwrap_or_default().to_owned(),
-                reason: "the model has no such tensor".to_owned(),
+                reason: "the model has no tensor of this name".to_owned(),
             }),
         }
     }

@@ -63,7 +63,7 @@ impl LossScaleOptions {
                 self.floor <= self.initial,
                 "floor",
                 self.floor,
-                "no larger than `initial`",
+                "at most `initial`",
             ),
             (
                 self.growth >= 1.0 && self.growth <= LARGEST,
@@ -106,9 +106,9 @@ impl LossScaleOptions {
 /// Steps overflow at the smallest scale.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "the gradients of {overflows} steps in a row were not finite, although the loss scale is at \
-     its floor of {floor}: the model itself diverges or overflows; lower the learning rate, clip \
-     gradients, or train in bf16 or f32"
+    "the gradients of {overflows} steps in a row contain NaN or infinity, although the loss scale \
+     is at its minimum of {floor}: training diverges. Lower the learning rate, clip gradients, or \
+     train in bf16 or f32"
 )]
 pub struct LossScaleError {
     /// Overflows in a row at the floor.

@@ -148,7 +148,7 @@ impl Store {
             address,
         } = entered;
         let Keys { send, receive } = session;
-        let system = RendezvousError::system("can't set up the connection to the store");
+        let system = RendezvousError::system("cannot set up the connection to the store");
         configure_control(&stream).map_err(&system)?;
         // A store that accepts nothing for this long counts as gone.
         stream
@@ -405,7 +405,7 @@ impl Store {
     fn ended(&self, link: &Control) -> RendezvousError {
         RendezvousError::Fault(self.faults.get().unwrap_or_else(|| Fault {
             rank: None,
-            reason: format!("the connection to the store at {} has ended", link.address),
+            reason: format!("the connection to the store at {} is closed", link.address),
         }))
     }
 }
@@ -425,7 +425,7 @@ impl Drop for Store {
                 None => self.timeout,
             };
             if !server.wait_until_left(limit) {
-                tracing::debug!("rank 0 ends the store while ranks are still connected");
+                tracing::debug!("rank 0 closes the store while ranks are still connected");
             }
         }
     }
@@ -540,7 +540,11 @@ impl Monitor {
                 let expected = inbox.sequence == sequence;
                 match inbox.gathered.get_mut(rank) {
                     Some(slot @ None) if expected => *slot = Some(payload),
-                    _ => return Err("the store sent an exchange that nobody asked for".into()),
+                    _ => {
+                        return Err(
+                            "the store sent an exchange that this rank did not ask for".into()
+                        );
+                    }
                 }
                 inbox.missing = inbox.missing.saturating_sub(1);
             }
@@ -566,7 +570,7 @@ impl Monitor {
                 tracing::warn!("{}", still_missing(self.address, waited, &ranks));
                 return Ok(());
             }
-            _ => return Err("the store sent a message that makes no sense here".into()),
+            _ => return Err("the store sent an unexpected message".into()),
         }
         drop(inbox);
         self.wire.changed.notify_all();

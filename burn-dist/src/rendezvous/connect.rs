@@ -107,8 +107,8 @@ fn warn_of(taken: SocketAddr, port: u16) {
         None => "another process".to_owned(),
     };
     tracing::warn!(
-        "{holder} listens at {taken}, a port that was derived for this run; the ranks meet at port \
-         {port} instead. If that is no run of yours, somebody may be trying to intercept this one"
+        "{holder} listens at {taken}, the port derived for this run, so the ranks use port {port} \
+         instead. If it is not a run of yours, someone may be trying to intercept this one"
     );
 }
 
@@ -150,8 +150,8 @@ fn host_at(
     })?;
     match &failure {
         RendezvousError::NotLocal { master, address } => tracing::warn!(
-            "MASTER_ADDR={} is {} here, which is no address of this machine: the store listens at \
-             all of its addresses, port {port}",
+            "MASTER_ADDR={} is {} here, which is not an address of this machine. The store listens \
+             at all its addresses, port {port}",
             master.host,
             address.ip()
         ),
@@ -244,7 +244,7 @@ impl std::fmt::Display for AttemptFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Later(address, StreamError::Io(error)) => write!(f, "{address}: {error}"),
-            Self::Later(address, error) => write!(f, "what listens at {address}: {error}"),
+            Self::Later(address, error) => write!(f, "the program at {address}: {error}"),
             Self::Ending(error) | Self::Final(error) | Self::Stranger(error) => error.fmt(f),
         }
     }
@@ -303,7 +303,7 @@ impl<'a> Attempt<'a> {
                                 && relays.insert(address)
                             {
                                 let rank = self.world.rank();
-                                tracing::warn!("rank {rank} goes on to the next port: {error}");
+                                tracing::warn!("rank {rank} tries the next port: {error}");
                             }
                             stranger = stranger.or(Some(error));
                         }
@@ -410,7 +410,7 @@ impl<'a> Attempt<'a> {
             Some(AttemptFailure::Later(address, error)) => RendezvousError::NotAStore {
                 address,
                 reason: match error {
-                    StreamError::TimedOut => format!("{error} (rank 0 may be stopped)"),
+                    StreamError::TimedOut => format!("{error} (rank 0 may be suspended)"),
                     other => other.to_string(),
                 },
             },
@@ -486,7 +486,7 @@ impl<'a> Attempt<'a> {
             }
             Ok(_) => Err(AttemptFailure::Final(RendezvousError::NotAStore {
                 address,
-                reason: "it did not welcome this rank".into(),
+                reason: "it did not accept this rank".into(),
             })),
             Err(protocol::FrameError::Stream(error)) => Err(AttemptFailure::Later(address, error)),
             Err(error) => Err(AttemptFailure::Final(RendezvousError::NotAStore {
@@ -503,9 +503,9 @@ impl<'a> Attempt<'a> {
         let left = left.saturating_sub(SAYS_WHO_IS_MISSING).as_secs();
         Reminder::new(SAYS_WHO_IS_MISSING, move |last| {
             tracing::warn!(
-                "rank {rank} has not reached rank 0 at {master} in {} s and goes on trying for {left} \
-                 s ({last}). Does rank 0 run there, and does MASTER_ADDR lead to it from here? If it is no \
-                 address of its host, rank 0 has ended and says so{}",
+                "rank {rank} has not reached rank 0 at {master} in {} s and tries for {left} s \
+                 more ({last}). Check that rank 0 runs there and that MASTER_ADDR leads to its \
+                 host. Otherwise rank 0 has ended; see its error{}",
                 SAYS_WHO_IS_MISSING.as_secs(),
                 match is_own(&master) {
                     true => ". It is an address of this host",

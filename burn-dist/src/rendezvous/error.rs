@@ -14,19 +14,19 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum RendezvousError {
     /// The world has several ranks but no address or secret.
-    #[error("this world has {size} ranks but no store to meet at")]
+    #[error("a world of {size} ranks needs a store")]
     NoStore {
         /// The world size.
         size: usize,
     },
     /// MPI could not tell the ranks where to meet.
-    #[error("the ranks could not agree over MPI on where to meet: {reason}")]
+    #[error("the ranks could not agree on a meeting point over MPI: {reason}")]
     Mpi {
         /// The error.
         reason: String,
     },
     /// The store's host name has no address.
-    #[error("can't find the address of {master}: {source}. Check MASTER_ADDR")]
+    #[error("cannot resolve {master}: {source}. Check MASTER_ADDR")]
     Resolve {
         /// The address that was looked up.
         master: Master,
@@ -35,8 +35,8 @@ pub enum RendezvousError {
     },
     /// Another program, or a run that has not ended, uses the port.
     #[error(
-        "port {port} is in use on this machine ({address}): another run or program listens there. \
-         Choose another port, for example MASTER_PORT={other}, the same for all ranks",
+        "port {port} is in use on this machine ({address}) by another run or program. Choose \
+         another port for all ranks, for example MASTER_PORT={other}",
         port = address.port(), other = other_port(*address)
     )]
     PortInUse {
@@ -45,8 +45,8 @@ pub enum RendezvousError {
     },
     /// Rank 0 runs on another host than MASTER_ADDR says.
     #[error(
-        "rank 0 can't host the store at {master}: {ip} is no address of this machine. MASTER_ADDR \
-         must name the host that rank 0 runs on",
+        "rank 0 cannot host the store at {master}: {ip} is not an address of this machine. Set \
+         MASTER_ADDR to the host of rank 0",
         ip = address.ip()
     )]
     NotLocal {
@@ -57,9 +57,9 @@ pub enum RendezvousError {
     },
     /// Other nodes cannot reach a store at this address.
     #[error(
-        "{host} is {ip} on this machine, which other nodes can't reach. Set MASTER_ADDR to the \
-         address of rank 0's host on the network between the nodes (torchrun takes it from \
-         --local-addr on that host, or from --master-addr)",
+        "{host} is {ip} on this machine, which other nodes cannot reach. Set MASTER_ADDR to rank \
+         0's address on the network between the nodes (with torchrun, --local-addr on that host or \
+         --master-addr)",
         host = master.host,
         ip = address.ip()
     )]
@@ -70,7 +70,7 @@ pub enum RendezvousError {
         address: SocketAddr,
     },
     /// The store cannot listen for another reason.
-    #[error("can't listen at {address}: {source}")]
+    #[error("cannot listen at {address}: {source}")]
     Listen {
         /// Address for the store.
         address: SocketAddr,
@@ -78,12 +78,12 @@ pub enum RendezvousError {
         source: std::io::Error,
     },
     /// The limit of open files is too low for a connection to every rank.
-    #[error("can't host the store: {0}")]
+    #[error("cannot host the store: {0}")]
     OpenFiles(#[from] TooFewOpenFiles),
     /// No store answered in time.
     #[error(
-        "no store at {master} after {waited:?}: {source}. Does rank 0 run there, and can this \
-         machine reach that port? A run whose ranks are all connected takes no others"
+        "no store at {master} after {waited:?}: {source}. Check that rank 0 runs there and that \
+         this machine reaches that port. A run whose ranks are all connected accepts no others"
     )]
     NothingListens {
         /// Address of the store.
@@ -95,9 +95,8 @@ pub enum RendezvousError {
     },
     /// The launcher's store no longer answers.
     #[error(
-        "nothing listens at {address}, where the launcher's store was when it started this rank \
-         ({source}): the launcher is gone, or all ranks of its run are connected already. A process \
-         connects one group, which can be split"
+        "the launcher's store at {address} no longer listens ({source}): the launcher is gone, or \
+         all ranks of its run are connected. A process connects one group, which can be split"
     )]
     LauncherGone {
         /// Address of the store.
@@ -106,7 +105,7 @@ pub enum RendezvousError {
         source: std::io::Error,
     },
     /// The store cannot be reached from this machine.
-    #[error("can't connect to {address}: {source}. Is that network interface up?")]
+    #[error("cannot connect to {address}: {source}. Check that the network interface is up")]
     Unreachable {
         /// Address of the store.
         address: SocketAddr,
@@ -115,9 +114,10 @@ pub enum RendezvousError {
     },
     /// A relay or NAT is between the rank and the store.
     #[error(
-        "the connection to the store at {address} goes through a relay or a NAT and is refused: this \
-         rank sees it as {ours}, the store as {theirs}. If another user listens at {address}, choose \
-         another MASTER_PORT; with a NAT, set MASTER_ADDR to an address that rank 0's host has itself"
+        "the connection to the store at {address} goes through a relay or a NAT and is refused: \
+         this rank sees it as {ours}, the store as {theirs}. If another user listens at {address}, \
+         choose another MASTER_PORT. With a NAT, set MASTER_ADDR to an address that rank 0's host \
+         has itself"
     )]
     Relayed {
         /// Address at which this rank looked for the store.
@@ -129,7 +129,7 @@ pub enum RendezvousError {
     },
     /// Another program listens there.
     #[error(
-        "what listens at {address} is not a burn-dist store: {reason}. Choose another MASTER_PORT"
+        "the program at {address} is not a burn-dist store: {reason}. Choose another MASTER_PORT"
     )]
     NotAStore {
         /// Address of the store.
@@ -139,8 +139,8 @@ pub enum RendezvousError {
     },
     /// Rank and store have different versions.
     #[error(
-        "the store at {address} speaks version {theirs} of the protocol, this rank version \
-         {VERSION}: start the same program on all nodes"
+        "the store at {address} speaks protocol version {theirs}, this rank version {VERSION}. \
+         Start the same program on all nodes"
     )]
     VersionDiffers {
         /// Address of the store.
@@ -150,10 +150,10 @@ pub enum RendezvousError {
     },
     /// The store belongs to another run, or has another secret.
     #[error(
-        "the store at {address} has another secret or is another run's: all ranks of a run need the \
-         same BURN_DIST_SECRET, and two runs on one host need different MASTER_PORTs. Under Slurm and \
-         torchrun, where the secret is derived from a key in the home folder, all nodes must share \
-         that folder"
+        "the store at {address} has another secret or belongs to another run. All ranks need the \
+         same BURN_DIST_SECRET, and two runs on a host need different MASTER_PORTs. Slurm and \
+         torchrun derive the secret from a key in the home folder, so all nodes must share that \
+         folder"
     )]
     WrongSecret {
         /// Address of the store.
@@ -161,8 +161,8 @@ pub enum RendezvousError {
     },
     /// A rank runs another executable.
     #[error(
-        "rank {rank} runs another program than rank 0: the executable files differ. Install the same \
-         build on all nodes, or set the group's `same_program` to false if that is meant to be"
+        "rank {rank} runs another executable than rank 0. Install the same build on all nodes, or \
+         set the group's `same_program` to false to allow it"
     )]
     ProgramDiffers {
         /// The first rank that differs.
@@ -170,7 +170,7 @@ pub enum RendezvousError {
     },
     /// Ranks disagree about the world size.
     #[error(
-        "world size differs: this rank says {ours}, the store at {address} says {theirs}. Set the \
+        "the world size differs: {ours} on this rank, {theirs} at the store at {address}. Set the \
          same WORLD_SIZE for all ranks"
     )]
     WorldSizeDiffers {
@@ -193,8 +193,8 @@ pub enum RendezvousError {
     },
     /// Two processes claim the same rank.
     #[error(
-        "rank {rank} is already connected to the store at {address}: two processes have RANK={rank}, or this one has \
-         a group already, which can be split"
+        "rank {rank} is already connected to the store at {address}. Either two processes have \
+         RANK={rank}, or this one already has a group, which can be split"
     )]
     RankTaken {
         /// Address of the store.
@@ -204,9 +204,9 @@ pub enum RendezvousError {
     },
     /// The rank has left the run, and a run does not take ranks back.
     #[error(
-        "rank {rank} was in the run of the store at {address} and has left it, and others are still there or have \
-         failed: start all ranks again when none of that run is left, and within one process drop the first group on \
-         all ranks before they connect again"
+        "rank {rank} has left the run of the store at {address}, and other ranks are still there \
+         or failed. Start all ranks again after that run has ended. Within one process, drop the \
+         first group on all ranks before they reconnect"
     )]
     RankGone {
         /// Address of the store.
@@ -216,8 +216,8 @@ pub enum RendezvousError {
     },
     /// The store belongs to an earlier run.
     #[error(
-        "the store at {address} is of a run of another size that is ending, and did not end in time: wait for \
-         that run, or choose another MASTER_PORT, the same for all ranks"
+        "the store at {address} belongs to a run of another size that is ending. Wait for it, or \
+         choose another MASTER_PORT for all ranks"
     )]
     Ending {
         /// Address of the store.
@@ -237,8 +237,8 @@ pub enum RendezvousError {
     },
     /// Two ranks are at different points of the program.
     #[error(
-        "ranks disagree on exchange {sequence}: rank {} is at `{}`, rank {} at `{}`. All ranks must \
-         make the same calls in the same order",
+        "ranks disagree on exchange {sequence}: rank {} is at `{}`, rank {} at `{}`. All ranks \
+         must make the same calls in the same order",
         first.0, first.1, second.0, second.1
     )]
     TagsDiffer {
@@ -250,7 +250,7 @@ pub enum RendezvousError {
         second: (usize, String),
     },
     /// A rank was done before the others.
-    #[error("rank {rank} has left the run; the others wait for it at `{tag}`")]
+    #[error("rank {rank} left the run while the others wait for it at `{tag}`")]
     Left {
         /// Purpose of the exchange.
         tag: String,
@@ -261,7 +261,7 @@ pub enum RendezvousError {
     #[error("{0}")]
     Fault(Fault),
     /// The store is connected but does not react.
-    #[error("the store at {address} has not answered for {waited:?}: is its process stopped?")]
+    #[error("the store at {address} did not answer for {waited:?}. Its process may be suspended")]
     Silent {
         /// Address of the store.
         address: SocketAddr,
@@ -269,13 +269,15 @@ pub enum RendezvousError {
         waited: Duration,
     },
     /// The payload is too long for an exchange.
-    #[error("{bytes} bytes are too many to exchange through the store, at most {MAX_PAYLOAD} fit")]
+    #[error(
+        "{bytes} bytes are too many to exchange through the store; the maximum is {MAX_PAYLOAD}"
+    )]
     PayloadTooLong {
         /// Length of the payload.
         bytes: usize,
     },
     /// The tag is too long for a name.
-    #[error("a tag of {bytes} bytes is too long, at most {MAX_TAG} fit")]
+    #[error("a tag of {bytes} bytes is too long; the maximum is {MAX_TAG}")]
     TagTooLong {
         /// Length of the tag.
         bytes: usize,
@@ -333,7 +335,7 @@ impl RendezvousError {
             Refusal::Ending => Self::Ending { address },
             Refusal::BadContext => Self::NotAStore {
                 address,
-                reason: format!("it does not understand {MAX_CONTEXT} bytes of context"),
+                reason: format!("it does not accept {MAX_CONTEXT} bytes of context"),
             },
         }
     }
@@ -381,17 +383,18 @@ fn missing(address: &SocketAddr, tag: &str, waited: Duration, ranks: &[(usize, b
     } else if absent.len() == ranks.len() {
         // A host's name may be a loopback address on that host only.
         let reach = match address.ip().is_loopback() {
-            true => "; other hosts can't reach a loopback address",
+            true => "; other hosts cannot reach a loopback address",
             false => "",
         };
         format!(
-            "never connected: were they started, with the same MASTER_ADDR and MASTER_PORT?{reach}"
+            "never connected; check that they were started with the same MASTER_ADDR and \
+             MASTER_PORT{reach}"
         )
     } else {
         format!("{} never connected", list(absent.into_iter()))
     };
     format!(
-        "waited {} s at {address} for `{tag}`: {all} {have} not arrived ({detail})",
+        "timed out after {} s at {address} waiting for `{tag}`: {all} {have} not arrived ({detail})",
         (waited.as_secs_f64() * 10.0).round() / 10.0
     )
 }
@@ -410,11 +413,12 @@ pub(super) fn still_missing(
     };
     let absent = named(false).map(|who| {
         format!(
-            "{who} not connected to the store at {address}: were they started, with the same \
-             MASTER_ADDR and MASTER_PORT?"
+            "{who} not connected to the store at {address}; check that they were started with the \
+             same MASTER_ADDR and MASTER_PORT."
         )
     });
-    let late = named(true).map(|who| format!("{who} connected and not gone on: slow, or stopped?"));
+    let late =
+        named(true).map(|who| format!("{who} connected but not continued: slow or suspended."));
     let all: Vec<String> = absent.into_iter().chain(late).collect();
     format!("after {} s {}", waited.as_secs(), all.join(" "))
 }
@@ -451,7 +455,7 @@ mod tests {
         assert!(missing_text(&[(1, true)]).contains("rank 1 has not arrived (connected, but"));
         let never = missing_text(&[(1, false)]);
         assert!(never.contains("rank 1 has not arrived (never connected"));
-        assert!(never.ends_with("MASTER_PORT?; other hosts can't reach a loopback address)"));
+        assert!(never.ends_with("MASTER_PORT; other hosts cannot reach a loopback address)"));
         let elsewhere = "10.0.0.1:29500".parse().unwrap();
         let never = missing(
             &elsewhere,
@@ -472,14 +476,14 @@ mod tests {
         let absent = "after 10 s ranks 1, 3 have not connected to the store at 10.0.0.1:29500";
         assert!(text.starts_with(absent), "{text}");
         assert!(
-            text.contains("rank 2 has connected and not gone on"),
+            text.contains("rank 2 has connected but not continued"),
             "{text}"
         );
         assert!(!text.contains('\n'), "{text}");
         let late = still_missing(address, Duration::from_secs(10), &[(2, true)]);
         assert_eq!(
             late,
-            "after 10 s rank 2 has connected and not gone on: slow, or stopped?"
+            "after 10 s rank 2 has connected but not continued: slow or suspended."
         );
     }
 

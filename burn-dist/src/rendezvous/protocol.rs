@@ -155,7 +155,7 @@ pub(crate) enum FrameError {
     Stream(#[from] StreamError),
     #[error("unknown message type {0}")]
     UnknownType(u8),
-    #[error("a message of type {kind} with {length} bytes, at most {limit} are allowed")]
+    #[error("a message of type {kind} with {length} bytes; at most {limit} are allowed")]
     TooLong {
         kind: u8,
         length: usize,
@@ -164,7 +164,7 @@ pub(crate) enum FrameError {
     #[error("a malformed message of type {0}")]
     Malformed(u8),
     #[error(
-        "a message that fails its authentication: messages were changed, dropped, repeated or \
+        "a message that fails authentication: messages were changed, dropped, repeated or \
          reordered on the way"
     )]
     Forged,
@@ -275,7 +275,7 @@ mod bounded {
         let size = usize::deserialize(from)?;
         match size <= MAX_WORLD_SIZE {
             true => Ok(size),
-            false => Err(D::Error::custom("no size of a world")),
+            false => Err(D::Error::custom("an invalid world size")),
         }
     }
 
@@ -334,7 +334,7 @@ mod bounded {
         let text = <&str>::deserialize(from)?;
         match text.len() <= limit {
             true => Ok(text.to_owned()),
-            false => Err(D::Error::custom("too long a text")),
+            false => Err(D::Error::custom("a text that is too long")),
         }
     }
 
@@ -397,7 +397,7 @@ mod bounded {
             let payload = <&[u8]>::deserialize(from)?;
             match payload.len() <= MAX_PAYLOAD {
                 true => Ok(payload.to_vec()),
-                false => Err(D::Error::custom("too long a payload")),
+                false => Err(D::Error::custom("a payload that is too long")),
             }
         }
     }

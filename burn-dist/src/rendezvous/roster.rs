@@ -255,7 +255,7 @@ impl Roster {
                 self.aborts.entry(rank).or_insert(reason);
                 Ok(())
             }
-            _ => Err(Violation("a message that only the store sends")),
+            _ => Err(Violation("a message that only the store may send")),
         }
     }
 
@@ -272,7 +272,7 @@ impl Roster {
             return Ok(()); // It was told, or is about to read it.
         }
         if sequence != self.gathers_done {
-            return Err(Violation("an exchange out of order"));
+            return Err(Violation("an out-of-order exchange"));
         }
         let size = self.members.len();
         let gather = self.gather.get_or_insert_with(|| Gather {
@@ -335,7 +335,7 @@ impl Roster {
             if let (None, Some((rank, _))) = (&self.first_fault, culprit) {
                 self.missed = Some(Fault {
                     rank: Some(*rank),
-                    reason: format!("it did not come to `{tag}` within {} s", waited.as_secs()),
+                    reason: format!("it did not reach `{tag}` within {} s", waited.as_secs()),
                 });
             }
         }
@@ -615,7 +615,7 @@ mod tests {
         let (mut roster, _mail) = roster(2, 2);
         let now = Instant::now();
         let later = roster.receive(0, gather(1, Duration::ZERO), now);
-        assert_eq!(later, Err(Violation("an exchange out of order")));
+        assert_eq!(later, Err(Violation("an out-of-order exchange")));
         roster.receive(0, gather(0, Duration::MAX), now).unwrap();
         let twice = roster.receive(0, gather(0, Duration::MAX), now);
         assert_eq!(twice, Err(Violation("the same exchange twice")));
@@ -808,7 +808,7 @@ mod tests {
         };
         roster.receive(1, abort, Instant::now()).unwrap();
         roster.fail(1, "it exited with code 1");
-        roster.lose(1, "its connection ended");
+        roster.lose(1, "its connection closed unexpectedly");
         let failed = Message::PeerFailed {
             rank: 1,
             reason: "no memory".into(),

@@ -77,7 +77,7 @@ impl StoreServer {
     /// # Errors
     /// Fails if the limits of threads or open files are too low.
     pub fn on(listener: TcpListener, size: usize, secret: Secret) -> Result<Self, RendezvousError> {
-        let system = RendezvousError::system("can't start the store");
+        let system = RendezvousError::system("cannot start the store");
         let address = listener.local_addr().map_err(&system)?;
         listener.set_nonblocking(true).map_err(&system)?;
         let (wake, woken) = UnixStream::pair().map_err(&system)?;
@@ -246,7 +246,7 @@ fn accept(listener: &TcpListener, mut woken: &UnixStream, shared: &Arc<Shared>) 
             listens = false;
         } else if !listens && wanted {
             listens = resume_listening(listener).unwrap_or_else(|error| {
-                tracing::warn!("store: can't listen again: {error}");
+                tracing::warn!("store: cannot listen again: {error}");
                 false
             });
         }
@@ -265,7 +265,7 @@ fn accept(listener: &TcpListener, mut woken: &UnixStream, shared: &Arc<Shared>) 
             // Probably out of file descriptors: others may free some.
             Err(error) => {
                 let refusals = shared.strangers.refusals();
-                refusals.warn(format_args!("store: can't take a connection: {error}"));
+                refusals.warn(format_args!("store: cannot accept a connection: {error}"));
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
@@ -290,7 +290,7 @@ fn greet(stream: TcpStream, from: SocketAddr, shared: &Arc<Shared>) {
     if let Err(error) = heard {
         let refusals = shared.strangers.refusals();
         refusals.warn(format_args!(
-            "store: a connection from {from} could not be heard: {error}"
+            "store: cannot read from a connection from {from}: {error}"
         ));
     }
 }
@@ -336,7 +336,7 @@ fn serve(stream: TcpStream, from: SocketAddr, accepted: Accepted, shared: &Arc<S
     let writer = std::thread::Builder::new().name("store-mail".into());
     if let Err(error) = writer.spawn(move || deliver(&writing, send, &mail)) {
         let error = thread_limit::named(error);
-        let reason = format!("the store has no thread left for it: {error}");
+        let reason = format!("the store cannot start another thread: {error}");
         shared.lock().roster.lose(rank, &reason);
         shared.look();
         return;
@@ -372,7 +372,8 @@ fn listen(mut stream: &TcpStream, mut opener: Opener, rank: usize, shared: &Shar
                 }
             }
             Err(FrameError::Stream(_)) => {
-                "its connection ended without a good-bye: killed, crashed, or its host is gone"
+                "its connection closed unexpectedly: the process was killed or crashed, or its \
+                 host is down"
                     .into()
             }
             Err(error) => format!("it sent {error}"),

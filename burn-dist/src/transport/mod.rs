@@ -112,7 +112,7 @@ pub enum TransportError {
         source: std::io::Error,
     },
     /// A collective used a stream that the transport does not have.
-    #[error("there is no {transport} stream to rank {peer}")]
+    #[error("no {transport} stream to rank {peer}")]
     NoStream {
         /// The requested rank.
         peer: usize,

@@ -167,11 +167,12 @@ pub enum Purpose {
 #[non_exhaustive]
 pub enum AuthError {
     /// The peer speaks another protocol.
-    #[error("it does not speak burn-dist's protocol")]
+    #[error("it does not speak the burn-dist protocol")]
     NotBurnDist,
     /// The peer has another version of burn-dist.
     #[error(
-        "it speaks version {theirs} of burn-dist's protocol, this process {ours}: use the same program everywhere"
+        "it speaks version {theirs} of the burn-dist protocol, this process version {ours}. Start \
+         the same program everywhere"
     )]
     Version {
         /// Our version.
@@ -197,16 +198,16 @@ pub enum AuthError {
         theirs: Box<Ends>,
     },
     /// The listener ended it.
-    #[error("it had not proved itself when its place was needed or the listener was closed")]
+    #[error("it had not authenticated when its place was needed or the listener closed")]
     Dropped,
     /// The context is longer than [`MAX_CONTEXT`] bytes.
-    #[error("{bytes} bytes of context, at most {MAX_CONTEXT} fit")]
+    #[error("{bytes} bytes of context are too many; the maximum is {MAX_CONTEXT}")]
     ContextTooLong {
         /// Its length.
         bytes: usize,
     },
     /// The system has no random numbers.
-    #[error("the system gave no random numbers: {0}")]
+    #[error("the system returned no random numbers: {0}")]
     Random(getrandom::Error),
     /// The connection ended, broke or was silent for too long.
     #[error(transparent)]

@@ -32,7 +32,7 @@ const STRETCH_SALT: &[u8] = b"burn-dist 2026-11 secret of a run";
 #[non_exhaustive]
 pub enum SecretError {
     /// The text is too short to resist guessing.
-    #[error("it has {bytes} bytes, at least {MIN_SECRET_BYTES} are needed")]
+    #[error("it has {bytes} bytes; at least {MIN_SECRET_BYTES} are needed")]
     TooShort {
         /// Its length.
         bytes: usize,
@@ -48,7 +48,7 @@ pub enum SecretError {
     },
     /// Others on the machine could read the file.
     #[error(
-        "{path} can be read by others (mode {mode:03o}): run `chmod 600 {path}`",
+        "{path} is readable by others (mode {mode:03o}); run `chmod 600 {path}`",
         path = path.display()
     )]
     Exposed {
@@ -58,7 +58,7 @@ pub enum SecretError {
         mode: u32,
     },
     /// The file cannot be opened or read.
-    #[error("can't read {path}: {source}", path = path.display())]
+    #[error("cannot read {path}: {source}", path = path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -66,10 +66,10 @@ pub enum SecretError {
         source: std::io::Error,
     },
     /// The system has no random numbers.
-    #[error("the system gave no random numbers: {0}")]
+    #[error("the system returned no random numbers: {0}")]
     Random(getrandom::Error),
     /// The text could not be hashed with Argon2id.
-    #[error("Argon2 can't hash it: {0}")]
+    #[error("Argon2 cannot hash it: {0}")]
     Stretch(argon2::Error),
 }
 

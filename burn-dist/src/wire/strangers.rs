@@ -143,7 +143,7 @@ impl Refusals {
             None => {}
             Some(0) => tracing::warn!("{refusal}"),
             Some(more) => {
-                tracing::warn!("{refusal} ({more} more connections were refused before it)");
+                tracing::warn!("{refusal} (after {more} more refused connections)");
             }
         }
     }
@@ -169,7 +169,7 @@ impl Told {
 impl Drop for Told {
     fn drop(&mut self) {
         if self.unsaid > 0 {
-            tracing::warn!("{} more connections were refused", self.unsaid);
+            tracing::warn!("refused {} more connections", self.unsaid);
         }
     }
 }

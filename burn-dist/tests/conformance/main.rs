@@ -306,7 +306,7 @@ fn mpi_is_refused_where_it_has_not_started_the_ranks() {
         let error = ProcessGroup::in_process(2, &options)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("looking for MPI"), "{error}");
+        assert!(error.contains("looking up MPI"), "{error}");
     }
 }
 

@@ -823,7 +823,7 @@ pub fn an_absent_rank_is_named_after_the_time_out(cluster: &impl Cluster) {
                 .unwrap_err()
                 .to_string()
         });
-        let absent = format!("rank {} has only come to #1", ranks.in_world(1));
+        let absent = format!("rank {} has only reached #1", ranks.in_world(1));
         let named = |error: &String| error.contains(&absent);
         assert!(errors.iter().any(named), "{errors:?}");
     }

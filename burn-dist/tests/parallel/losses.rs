@@ -124,7 +124,7 @@ fn no_state_is_saved_within_a_step() {
             parallel.backward(loss).unwrap();
             let error = parallel.state().err().unwrap().to_string();
             assert!(
-                error.contains("a state is saved between steps alone"),
+                error.contains("a state can be saved only between steps"),
                 "{error}"
             );
         }

@@ -140,7 +140,7 @@ fn tell(outcome: &LaunchOutcome, shortage: &dyn Fn() -> Option<String>) {
             let (rank, exit) = (failure.rank(), failure.exit());
             let why = match failure.may_lack_memory() {
                 true => {
-                    "; lack of memory may be why (`trainer check` estimates what each rank takes)"
+                    "; it may be out of memory (`trainer check` estimates the memory of each rank)"
                 }
                 false => "",
             };

@@ -10,9 +10,8 @@ pub(super) fn find() -> Result<(), String> {
     // SAFETY: only tries to open the library by its usual names.
     if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
         return Err(
-            "libnvrtc.so, which compiles kernels, was not found: install the CUDA toolkit or put it \
-             into LD_LIBRARY_PATH (or use a program built with the feature cuda instead of \
-             cuda-nvrtc)"
+            "libnvrtc.so, the kernel compiler, was not found. Install the CUDA toolkit, add its \
+             folder to LD_LIBRARY_PATH, or build with the feature cuda instead of cuda-nvrtc"
                 .to_owned(),
         );
     }
@@ -32,7 +31,7 @@ pub(super) fn find() -> Result<(), String> {
     }
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     Err(format!(
-        "the CUDA headers were not found in {}: set CUDA_PATH to a folder that holds {}",
+        "the CUDA headers were not found in {}. Set CUDA_PATH to a folder that contains {}",
         places.join(", "),
         headers.join(" and ")
     ))
@@ -43,11 +42,13 @@ pub(super) fn find() -> Result<(), String> {
 fn keep_kernels() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| match kernel_cache::keep() {
-        Ok(folder) => tracing::info!("compiled kernels are kept in {}", folder.display()),
+        Ok(folder) => tracing::info!("kernel cache {}", folder.display()),
         Err(error @ kernel_cache::Error::Folder { .. }) => {
-            tracing::warn!("kernels are compiled at every start: {error}");
+            tracing::warn!("no kernel cache, kernels are compiled at every start: {error}");
         }
-        Err(error) => tracing::info!("kernels are compiled at every start: {error}"),
+        Err(error) => {
+            tracing::info!("no kernel cache, kernels are compiled at every start: {error}")
+        }
     });
 }
 
@@ -68,8 +69,8 @@ pub(super) fn find() -> Result<(), String> {
     }
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     Err(format!(
-        "{functions} of the CUDA toolkit, which kernels are linked with, was not found in {}: set CUDA_PATH \
-         to a folder that holds it",
+        "{functions} of the CUDA toolkit, needed to link kernels, was not found in {}. Set \
+         CUDA_PATH to a folder that contains it",
         places.join(", ")
     ))
 }

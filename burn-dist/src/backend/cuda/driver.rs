@@ -21,7 +21,7 @@ pub(crate) fn found() -> Found {
             |_| String::new(),
             |list| format!(" (CUDA_VISIBLE_DEVICES={list})"),
         );
-        return Found::Nothing(format!("the NVIDIA driver shows no device{hidden}"));
+        return Found::Nothing(format!("the NVIDIA driver reports no device{hidden}"));
     }
     match compiler::find() {
         Ok(()) => Found::Gpus(count),

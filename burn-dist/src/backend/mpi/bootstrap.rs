@@ -39,7 +39,7 @@ impl Companion for Session {
 
 /// Returns the store's address and secret on all ranks, and its listening socket on rank 0.
 fn meet(world: &World, limit: Duration) -> Result<Meeting, MpiError> {
-    let _guard = within("the exchange of addresses over MPI", limit);
+    let _guard = within("the address exchange over MPI", limit);
     let all = SimpleCommunicator::world();
     let other_node = name_on_another_node(&all, world.node());
     let prepared = (world.is_main()).then(|| Prepared::new(other_node.as_deref()));
@@ -144,8 +144,8 @@ fn own_address_towards(other: &str) -> Result<IpAddr, String> {
         }
     }
     Err(format!(
-        "rank 0's host knows no way to the host {other}: set MASTER_ADDR to the address of rank 0's \
-         host on the network between the nodes"
+        "rank 0's host has no route to the host {other}. Set MASTER_ADDR to rank 0's address on \
+         the network between the nodes"
     ))
 }
 
@@ -184,7 +184,7 @@ impl Notice {
         let message = match (self.0[0], parsed) {
             (1, Some(parsed)) => return Ok(parsed),
             (2, _) => text.into_owned(),
-            _ => "rank 0 sent something unreadable".into(),
+            _ => "rank 0 sent a malformed message".into(),
         };
         Err(MpiError {
             call: "preparing the store",

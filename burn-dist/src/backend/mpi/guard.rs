@@ -12,7 +12,8 @@ pub(super) fn within(what: &'static str, limit: Duration) -> Lookout {
     Lookout::new(Box::new(move |now| {
         allowance.left(now).is_zero().then(|| Verdict {
             reason: format!(
-                "{what} took more than {} s: has a rank died, or does the launcher not fit the MPI library?",
+                "{what} took more than {} s. Check that all ranks are alive and that the launcher \
+                 matches the MPI library",
                 limit.as_secs()
             ),
             tell: say,

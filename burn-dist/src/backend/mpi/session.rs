@@ -55,7 +55,7 @@ impl Session {
         let over = || {
             failed(
                 "its start",
-                "it was ended before, and starts once only".into(),
+                "MPI was finalized and cannot be initialized again".into(),
             )
         };
         match &*state {
@@ -65,7 +65,7 @@ impl Session {
         }
         // These calls have no timeout, and wait for ranks that may have died.
         watchdog::start().map_err(|error| {
-            let reason = format!("the thread that watches over it can't be started: {error}");
+            let reason = format!("cannot start the MPI watchdog thread: {error}");
             failed("its start", reason)
         })?;
         let _guard = within("starting MPI", START_LIMIT);
@@ -78,7 +78,9 @@ impl Session {
             None => (true, mpi::environment::threading_support()),
         };
         if threading < Threading::Multiple {
-            let reason = format!("threads are supported as {threading:?} only, Multiple is needed");
+            let reason = format!(
+                "the MPI library supports threads only as {threading:?}, but Multiple is needed"
+            );
             return Err(failed("its start", reason));
         }
         let (mut rank, mut size) = (0, 0);

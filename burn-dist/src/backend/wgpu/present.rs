@@ -8,7 +8,8 @@ use crate::backend::Found;
 pub(crate) fn found() -> Found {
     match (gpus().len(), software()) {
         (0, None) => {
-            let reason = "wgpu finds no adapter (on Linux it needs libvulkan.so.1 and a driver)";
+            let reason =
+                "wgpu finds no adapter (on Linux it needs libvulkan.so.1 and a GPU driver)";
             Found::Nothing(reason.to_owned())
         }
         (0, Some(_)) => Found::Software,

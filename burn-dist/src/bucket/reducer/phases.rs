@@ -22,12 +22,12 @@ impl Reducer {
             Phase::Waiting => {}
             Phase::Accumulating | Phase::Sending { .. } => {
                 return Err(BucketError::Order(
-                    "backward was called while backward runs",
+                    "backward was called while another backward runs",
                 ));
             }
             Phase::Sent | Phase::Reduced => {
                 return Err(BucketError::Order(
-                    "backward was called after the last micro-batch of a step: call step first",
+                    "backward was called after the last micro-batch of the step; call step first",
                 ));
             }
         }
@@ -69,7 +69,7 @@ impl Reducer {
         self.check(&mut state)?;
         if state.phase != Phase::Sent {
             return Err(BucketError::Order(
-                "step was called before backward had run for every micro-batch",
+                "step was called before backward ran for every micro-batch",
             ));
         }
         let received = self.receive_all(&mut state, said.bytes());

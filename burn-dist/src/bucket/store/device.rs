@@ -339,7 +339,7 @@ impl GradientStore for DeviceStore {
             (true, _) => Vec::new(),
             (false, Some(kernels)) => step_on_device(kernels, stepping, factor),
             (false, None) => {
-                let reason = "its kernels were turned off after the optimizer had been made";
+                let reason = "its kernels were disabled after the optimizer was created";
                 return Err(Error::Device {
                     reason: reason.to_owned(),
                 }

@@ -355,7 +355,7 @@ impl GradientStore for HostStore {
                 });
                 match copied {
                     Ok(true) => {}
-                    Ok(false) => return Err(unfit("a piece of another length is gathered")),
+                    Ok(false) => return Err(unfit("a gathered piece has another length")),
                     Err(reason) => return Err(unfit(&reason)),
                 }
             }
@@ -460,7 +460,7 @@ impl Gathering for HostGathering {
             });
             match replaced {
                 Ok(true) => {}
-                Ok(false) => return Err(unfit("a parameter of another length was gathered")),
+                Ok(false) => return Err(unfit("a gathered parameter has another length")),
                 Err(reason) => return Err(unfit(&reason)),
             }
         }

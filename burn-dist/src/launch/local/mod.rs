@@ -63,19 +63,19 @@ const THREADS: &str = "RAYON_NUM_THREADS";
 #[non_exhaustive]
 pub enum LaunchError {
     /// A run needs at least one rank.
-    #[error("can't start 0 ranks: ask for at least 1")]
+    #[error("cannot start 0 ranks; use at least 1")]
     NoRanks,
     /// The number of ranks is too large.
-    #[error("can't start {nproc} ranks on one machine: at most {MAX_LOCAL_RANKS}")]
+    #[error("cannot start {nproc} ranks on one machine; the maximum is {MAX_LOCAL_RANKS}")]
     TooManyRanks {
         /// The requested number.
         nproc: usize,
     },
     /// The path of this program is unknown.
-    #[error("can't find this program's own file to start it again: {0}")]
+    #[error("cannot find the executable of this program: {0}")]
     Program(std::io::Error),
     /// The program could not be started.
-    #[error("can't start rank {rank} ({program}): {source}", program = program.display())]
+    #[error("cannot start rank {rank} ({program}): {source}", program = program.display())]
     Spawn {
         /// The rank.
         rank: usize,
@@ -86,8 +86,8 @@ pub enum LaunchError {
     },
     /// This process is a rank itself.
     #[error(
-        "this process is a rank that a local launcher has started, and would start as many again: ask \
-         World::from_env()?.launch() first, and launch ranks only where it is Launch::Single"
+        "a local launcher started this process, and it would start as many ranks again. Call \
+         World::from_env()?.launch() first, and launch ranks only if it is Launch::Single"
     )]
     WithinRank,
     /// The limit of open files is too low for all ranks.
@@ -97,19 +97,19 @@ pub enum LaunchError {
     #[error(transparent)]
     Threads(#[from] NoThreads),
     /// No secret could be generated.
-    #[error("can't make a secret for the run: {0}")]
+    #[error("cannot create a secret for the run: {0}")]
     Secret(#[from] SecretError),
     /// The store did not start.
-    #[error("can't host the store of the run: {0}")]
+    #[error("cannot host the store: {0}")]
     Store(#[from] RendezvousError),
     /// The loopback interface is down.
     #[error(
-        "can't connect to this machine's own loopback address ({0}): bring its interface up, as with \
-         `ip link set lo up`"
+        "cannot connect to this machine's loopback address ({0}). Bring the interface up, for \
+         example with `ip link set lo up`"
     )]
     Loopback(std::io::Error),
     /// Signal handlers could not be installed.
-    #[error("can't listen for signals: {0}")]
+    #[error("cannot listen for signals: {0}")]
     Signals(std::io::Error),
 }
 
@@ -348,7 +348,7 @@ impl Watch<'_> {
             self.told |= received.asks_to_stop();
             if over || matches!(received, Received::Interrupt { .. } | Received::Terminate) {
                 return output
-                    .give_up("the launcher was told to end before all of it could be written");
+                    .give_up("the launcher was told to stop before all of it was written");
             }
         }
     }

@@ -79,12 +79,12 @@ impl RankFailure {
 impl std::fmt::Display for RankFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.held_up {
-            true => write!(f, "rank {} held the others up", self.rank)?,
+            true => write!(f, "rank {} blocked the other ranks", self.rank)?,
             false => write!(f, "rank {} {}", self.rank, self.exit)?,
         }
         match &self.reason {
             Some(reason) => write!(f, ": {reason}"),
-            None if self.may_lack_memory() => f.write_str("; lack of memory may be why"),
+            None if self.may_lack_memory() => f.write_str("; it may be out of memory"),
             None => Ok(()),
         }
     }
@@ -168,9 +168,9 @@ impl std::fmt::Display for LaunchOutcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.failure, self.signal, self.exit_code()) {
             (Some(failure), ..) => write!(f, "{failure}"),
-            (None, _, 0) => f.write_str("all ranks are done"),
+            (None, _, 0) => f.write_str("all ranks finished"),
             // The ranks themselves report whether they wrote a checkpoint.
-            (None, _, 75) => f.write_str("the ranks stopped early: start the run again"),
+            (None, _, 75) => f.write_str("the ranks stopped early; start the run again"),
             (None, Some(signal), _) => {
                 let name = signal_name(signal).unwrap_or("a signal");
                 write!(f, "stopped by {name}")
@@ -220,7 +220,7 @@ mod tests {
         let failed = outcome(&[Code(1), Signal(9)], Some(1), None);
         assert_eq!(
             failed.to_string(),
-            "rank 1 was killed by signal 9 (SIGKILL); lack of memory may be why"
+            "rank 1 was killed by signal 9 (SIGKILL); it may be out of memory"
         );
         let mut failed = outcome(&[Code(0), Code(0), Code(1)], Some(2), None);
         assert_eq!(failed.to_string(), "rank 2 exited with code 1");
@@ -235,7 +235,7 @@ mod tests {
         (failure.held_up, failure.reason) = (true, Some("rank 1 waited 3 s for rank 0".into()));
         assert_eq!(
             failed.to_string(),
-            "rank 0 held the others up: rank 1 waited 3 s for rank 0"
+            "rank 0 blocked the other ranks: rank 1 waited 3 s for rank 0"
         );
         assert_eq!(failed.exit_code(), 1);
         assert_eq!(

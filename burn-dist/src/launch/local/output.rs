@@ -119,7 +119,7 @@ impl<'a> LastOutput<'a> {
         let is_over = now.duration_since(self.moved.0) >= patience;
         if is_over && delivering {
             self.give_up(&format!(
-                "nobody read it for {} s after the ranks had ended",
+                "nobody read it for {} s after the ranks ended",
                 UNREAD.as_secs()
             ));
         }

@@ -75,17 +75,16 @@ impl Components {
             _ => Err(WorldError::Contradiction {
                 one: format!("{step} belongs to a heterogeneous job"),
                 other: format!(
-                    "its components are not numbered jointly: rank {} of {} is on node {node}, {}, \
-                     of {}",
+                    "its components are not numbered together: rank {} of {} is on node {node}, \
+                     {}, of {}",
                     step.rank,
                     self.tasks.unwrap_or(step.size),
-                    own.map_or("which has no name", String::as_str),
+                    own.map_or("without a name", String::as_str),
                     self.in_order.join(",")
                 ),
-                advice:
-                    "start the ranks on one component (srun --het-group=0), or with MPI (feature \
-                         `mpi`, srun --mpi=pmix), or set the variables of torchrun"
-                        .into(),
+                advice: "start the ranks on one component (srun --het-group=0), use MPI (feature \
+                         `mpi`, srun --mpi=pmix), or set the torchrun variables"
+                    .into(),
             }),
         }
     }
@@ -101,5 +100,5 @@ fn hosts(name: &'static str, list: &str) -> Result<Vec<String>, WorldError> {
 }
 
 fn hosts_of_component(list: &str) -> Result<Vec<String>, WorldError> {
-    hosts("SLURM_JOB_NODELIST_HET_GROUP_0 or one beside it", list)
+    hosts("SLURM_JOB_NODELIST_HET_GROUP_0 or a neighbour", list)
 }

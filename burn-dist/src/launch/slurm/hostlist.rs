@@ -16,10 +16,10 @@ const MOST_DIGITS: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostlistError {
     /// A bracket is not closed or not opened.
-    #[error("a bracket has no counterpart in `{0}`")]
+    #[error("unbalanced bracket in `{0}`")]
     Bracket(String),
     /// The text in brackets is neither a number nor a range.
-    #[error("`{part}` in `{list}` is neither a number nor a range such as 1-4")]
+    #[error("`{part}` in `{list}` is neither a number nor a range like 1-4")]
     Range {
         /// The text in brackets.
         part: String,
@@ -27,13 +27,13 @@ pub enum HostlistError {
         list: String,
     },
     /// No host, or an empty name.
-    #[error("a name is missing in `{0}`")]
+    #[error("empty host name in `{0}`")]
     Empty(String),
     /// A name is longer than a host name can be.
-    #[error("a name in the list has {0} characters, which is no name of a host")]
+    #[error("a host name of {0} characters is too long")]
     TooLong(usize),
     /// The list has too many hosts.
-    #[error("`{0}` stands for more than {MOST_HOSTS} hosts")]
+    #[error("`{0}` expands to more than {MOST_HOSTS} hosts")]
     TooMany(String),
 }
 

@@ -66,8 +66,8 @@ impl fmt::Display for Step {
 pub(super) fn world(vars: Vars) -> Result<World, WorldError> {
     if let (Some(step), None) = (vars(STEP_ID), step_of_srun(vars)) {
         return Err(WorldError::Contradiction {
-            one: format!("{} asks for a task of srun", LAUNCH),
-            other: format!("{STEP_ID}={step} is none"),
+            one: format!("{} asks for an srun task", LAUNCH),
+            other: format!("{STEP_ID}={step} is not one"),
             advice: "put srun before the command".into(),
         });
     }
@@ -75,7 +75,7 @@ pub(super) fn world(vars: Vars) -> Result<World, WorldError> {
         .ok_or(WorldError::Missing {
             name: STEP_ID,
             because: LAUNCH,
-            meaning: "the number of the job step, as srun does",
+            meaning: "the job step number, set by srun",
         })?
         .world(vars)
 }
@@ -120,14 +120,14 @@ impl Step {
             vars,
             PROCID,
             STEP_ID,
-            "this task's number, from 0, as srun does",
+            "this task's number, from 0, set by srun",
         )?;
         let size = match optional(vars, STEP_NUM_TASKS)? {
             Some(size) => size,
-            None => required(vars, NTASKS, STEP_ID, "the number of tasks, as srun does")?,
+            None => required(vars, NTASKS, STEP_ID, "the number of tasks, set by srun")?,
         };
         Ok(Some(Self {
-            job: required(vars, JOB_ID, STEP_ID, "the number of the job, as srun does")?,
+            job: required(vars, JOB_ID, STEP_ID, "the job number, set by srun")?,
             step,
             restarts: optional(vars, RESTART_COUNT)?.unwrap_or(0),
             rank,
@@ -170,12 +170,17 @@ impl Step {
     /// Never computed from the rank: `-N2 -n4` may put three tasks on one node and one on the
     /// other.
     fn topology(&self, vars: Vars) -> Result<Topology, WorldError> {
-        let local_rank = required(vars, LOCALID, STEP_ID, "its number on its node, from 0")?;
-        let node = required(vars, NODEID, STEP_ID, "the number of its node, from 0")?;
+        let local_rank = required(
+            vars,
+            LOCALID,
+            STEP_ID,
+            "the task's number on its node, from 0",
+        )?;
+        let node = required(vars, NODEID, STEP_ID, "the node's number, from 0")?;
         let per_node = vars(STEP_TASKS_PER_NODE).ok_or(WorldError::Missing {
             name: STEP_TASKS_PER_NODE,
             because: STEP_ID,
-            meaning: "the numbers of tasks on each node",
+            meaning: "the number of tasks on each node",
         })?;
         let tasks = tasks::expand(&per_node).ok_or(WorldError::TasksPerNode {
             name: STEP_TASKS_PER_NODE,
@@ -190,7 +195,7 @@ impl Step {
                     tasks.len()
                 ),
                 other: format!("{self} has {} tasks on {nodes} nodes", self.size),
-                advice: "don't set Slurm's variables by hand".into(),
+                advice: "do not set Slurm's variables by hand".into(),
             });
         }
         if node >= nodes {
@@ -237,7 +242,7 @@ fn first_host(vars: Vars) -> Result<String, WorldError> {
     let list = vars(STEP_NODELIST).ok_or(WorldError::Missing {
         name: STEP_NODELIST,
         because: STEP_ID,
-        meaning: "the names of the nodes",
+        meaning: "the node names",
     })?;
     let hosts = expand(&list).map_err(|source| WorldError::Hosts {
         name: STEP_NODELIST,

@@ -256,7 +256,7 @@ fn components_that_are_numbered_jointly_are_one_world() {
     ] {
         let error = task(rank, "0", node, name, changes).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("not numbered jointly"), "{text}");
+        assert!(text.contains("not numbered together"), "{text}");
         assert!(text.contains("--het-group=0"), "{text}");
     }
 }

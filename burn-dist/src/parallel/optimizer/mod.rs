@@ -327,7 +327,8 @@ impl OptimizerState {
         let value = Tensor::<D>::from_bridge(value);
         if value.shape() != shape {
             let stepped = value.shape();
-            let reason = format!("its optimizer made {stepped:?} of {shape:?}");
+            let reason =
+                format!("the optimizer returned {stepped:?} for a parameter of shape {shape:?}");
             self.failure.get_or_insert((index, reason));
             return Tensor::zeros(shape, (&value.device(), dtype));
         }

@@ -104,7 +104,7 @@ pub(super) fn read_owned(
     let shape = source.shape(name)?;
     if shape != parameter.shape {
         return Err(format!(
-            "the model has {:?}, the checkpoint {shape:?}",
+            "the model has shape {:?}, the checkpoint {shape:?}",
             parameter.shape
         ));
     }

@@ -116,7 +116,7 @@ impl<'a> Saved<'a> {
         let mut scalars = BTreeMap::new();
         for (leaf, value) in &self.scalars {
             let value = serde_json::from_value(tagged(value))
-                .map_err(|error| format!("`{leaf}` is no number: {error}"))?;
+                .map_err(|error| format!("`{leaf}` is not a number: {error}"))?;
             scalars.insert(under_root(leaf), value);
             wanted.insert(under_root(leaf));
         }
@@ -157,8 +157,8 @@ impl<'a> Saved<'a> {
         if in_double && !is_double {
             // The next step would mix types, and digits are already lost.
             return Err(
-                "the parameter is f64, and its optimizer reads its state as f32: use one of Burn's \
-                 configurations, or an optimizer that reads it as it was saved"
+                "the parameter is f64, but its optimizer reads its state as f32. Use one of Burn's \
+                 optimizer configurations, or one that reads the state as saved"
                     .to_owned(),
             );
         }
@@ -182,5 +182,5 @@ fn tagged(value: &Value) -> Value {
 }
 
 fn another_optimizer() -> String {
-    "the checkpoint's optimizer state is that of another optimizer".to_owned()
+    "the checkpoint's optimizer state belongs to another optimizer".to_owned()
 }

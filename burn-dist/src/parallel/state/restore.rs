@@ -34,7 +34,7 @@ pub(in crate::parallel) fn restore_model<M: Module>(
     if let (Ok(()), Some(path)) = (&put.outcome, put.unused.pop_first()) {
         put.outcome = Err(ParallelError::Restore {
             path,
-            reason: "the model has no such tensor".to_owned(),
+            reason: "the model has no tensor of this name".to_owned(),
         });
     }
     (model, put.outcome)

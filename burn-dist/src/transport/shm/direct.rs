@@ -153,7 +153,7 @@ unsafe fn slice<'a>(mapping: &'a Mapping, range: &Range<usize>) -> &'a [u8] {
 /// Nobody else may use the range while the slice lives.
 #[expect(
     clippy::mut_from_ref,
-    reason = "a mapping stands for memory that ranks divide among themselves"
+    reason = "a mapping is memory that ranks share out among themselves"
 )]
 unsafe fn slice_mut<'a>(mapping: &'a Mapping, range: &Range<usize>) -> &'a mut [u8] {
     assert!(range.start <= range.end && range.end <= mapping.len());

@@ -100,7 +100,7 @@ impl Mapping {
         let len = len.max(1).next_multiple_of(TRAILER);
         if ticket.len != len as u64 {
             return Err(io::Error::other(format!(
-                "it has {} bytes, not {len}",
+                "it has {} bytes, expected {len}",
                 ticket.len
             )));
         }
@@ -115,7 +115,7 @@ impl Mapping {
         }
         let mapping = Self::map(&file, len)?;
         if *mapping.trailer() != ticket.nonce {
-            return Err(io::Error::other("it does not carry the announced nonce"));
+            return Err(io::Error::other("it lacks the announced nonce"));
         }
         for range in prefault {
             mapping.prefault(range.clone())?;

@@ -170,7 +170,7 @@ fn open(
     };
     let ticket = Ticket::decode(ticket).ok_or_else(|| fail("sent a malformed ticket".into()))?;
     Mapping::open(&ticket, len, prefault)
-        .map_err(|error| fail(format!("its shared memory can't be mapped: {error}")))
+        .map_err(|error| fail(format!("cannot map its shared memory: {error}")))
 }
 
 impl SharedMemory {
@@ -242,7 +242,7 @@ impl SharedMemory {
         let tickets = self.exchange(descriptor, &ticket, watch)?;
         let opened = created.map_err(|source| TransportError::Setup {
             transport: NAME,
-            action: format!("making a bucket of {len} bytes"),
+            action: format!("allocating a bucket of {len} bytes"),
             source,
         });
         let opened = opened.and_then(|(own, file, _)| {
@@ -257,7 +257,7 @@ impl SharedMemory {
         let fine = self.exchange(descriptor, &[u8::from(opened.is_ok())], watch)?;
         let (mappings, _files) = opened.map_err(Stop::Setup)?;
         if let Some(rank) = fine.iter().position(|word| word != &[1]) {
-            let reason = format!("had no memory for a bucket of {len} bytes, or could not map it");
+            let reason = format!("has no memory for a bucket of {len} bytes, or cannot map it");
             return Err(Stop::Setup(TransportError::Peer {
                 transport: NAME,
                 rank,

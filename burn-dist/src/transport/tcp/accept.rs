@@ -47,7 +47,7 @@ pub(super) fn accept(
                 let then = move |stream, proved| drop(tell.send((stream, from, proved)));
                 if let Err(error) = strangers.hear(stream, "tcp-accept", left, then) {
                     refusals.warn(format_args!(
-                        "a connection from {from} could not be heard: {error}"
+                        "cannot read from a connection from {from}: {error}"
                     ));
                 }
             }
@@ -73,9 +73,7 @@ fn sort(
         let context = match proved {
             Ok(accepted) => accepted.context,
             Err(error) => {
-                refusals.warn(format_args!(
-                    "a connection from {from} was refused: {error}"
-                ));
+                refusals.warn(format_args!("refused a connection from {from}: {error}"));
                 continue;
             }
         };
@@ -83,7 +81,7 @@ fn sort(
             // A rank that comes again has given up its first connection.
             Some(place) => found[place] = Some(stream),
             None => refusals.warn(format_args!(
-                "a rank has connected from {from} that does not send to this one"
+                "refused a rank from {from} that does not send to this one"
             )),
         }
     }

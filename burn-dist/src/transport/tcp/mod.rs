@@ -183,7 +183,7 @@ impl Pair {
             if Instant::now() + pause >= until {
                 return Err(self.name(address, failure));
             }
-            tracing::debug!("trying again to connect to {address}: {failure}");
+            tracing::debug!("retrying to connect to {address}: {failure}");
             thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

@@ -11,7 +11,7 @@ pub enum NcclError {
         reason: String,
     },
     /// NCCL refused a call.
-    #[error("NCCL's {call} failed with code {code}: {reason}")]
+    #[error("NCCL: {call} failed with code {code}: {reason}")]
     Call {
         /// The function.
         call: &'static str,
@@ -21,7 +21,7 @@ pub enum NcclError {
         reason: String,
     },
     /// NCCL reported an error while a collective ran.
-    #[error("NCCL failed during a collective, with code {code}: {reason}")]
+    #[error("NCCL failed with code {code} during a collective: {reason}")]
     Asynchronous {
         /// Error code of NCCL.
         code: i32,
@@ -30,8 +30,9 @@ pub enum NcclError {
     },
     /// A collective did not finish in time, though all ranks had entered it.
     #[error(
-        "NCCL was not done within {seconds} s, though all ranks had entered the collective: the \
-         connection between two of them is stuck; NCCL_DEBUG=INFO tells which it uses"
+        "NCCL did not finish within {seconds} s, although all ranks entered the collective: a \
+         connection between two of them is stuck. Set NCCL_DEBUG=INFO to see which network NCCL \
+         uses"
     )]
     TimedOut {
         /// The timeout, in seconds.
@@ -39,21 +40,22 @@ pub enum NcclError {
     },
     /// NCCL did not return from the call that connects ranks.
     #[error(
-        "NCCL did not connect the ranks within {seconds} s: one of them did not come, or cannot be reached over the \
-         network that NCCL has chosen; NCCL_DEBUG=INFO tells which that is, NCCL_SOCKET_IFNAME chooses another"
+        "NCCL did not connect the ranks within {seconds} s: a rank is missing or unreachable over \
+         the network that NCCL chose. Set NCCL_DEBUG=INFO to see it, NCCL_SOCKET_IFNAME to choose \
+         another"
     )]
     NotConnected {
         /// The timeout, in seconds.
         seconds: u64,
     },
     /// Another rank failed in the meantime.
-    #[error("given up in NCCL: {reason}")]
+    #[error("NCCL collective aborted: {reason}")]
     PeerFailed {
         /// The rank and its reason.
         reason: String,
     },
     /// The thread that runs collectives is gone.
-    #[error("the thread that speaks with NCCL ended")]
+    #[error("the NCCL thread ended")]
     NoProgress,
 }
 

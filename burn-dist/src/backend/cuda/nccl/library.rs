@@ -117,7 +117,7 @@ fn open() -> Result<Functions, NcclError> {
                 if version < OLDEST {
                     return Err(NcclError::NoLibrary {
                         reason: format!(
-                            "{name} is version {}, 2.10 is needed",
+                            "{name} has version {}, but 2.10 or later is needed",
                             super::error::version_words(version)
                         ),
                     });
@@ -127,7 +127,7 @@ fn open() -> Result<Functions, NcclError> {
             Err(error) => reasons.push(format!("{name}: {error}")),
         }
     }
-    let reason = format!("{}; put it into LD_LIBRARY_PATH", reasons.join("; "));
+    let reason = format!("{}; add its folder to LD_LIBRARY_PATH", reasons.join("; "));
     Err(NcclError::NoLibrary { reason })
 }
 
@@ -330,7 +330,7 @@ impl<K: Send + 'static> Nccl for Cuda<K> {
             return Ok(());
         };
         cubecl_environment::future::block_on(fence).map_err(|reason| NcclError::Call {
-            call: "wait for the computation",
+            call: "waiting for the computation",
             code: -1,
             reason,
         })

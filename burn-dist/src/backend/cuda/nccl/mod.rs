@@ -24,5 +24,5 @@ pub(crate) use tensors::{Library, Memory, memory, tensor, version};
 /// The reason why a build without CUDA has no NCCL.
 pub(crate) const ABSENT: Option<&str> = match cfg!(feature = "cuda") {
     true => None,
-    false => Some("this program is built without cuda"),
+    false => Some("this program was built without cuda"),
 };
