@@ -615,8 +615,12 @@ fn milestones_that_are_not_in_order_are_refused() {
     for (key, values, said) in [
         ("milestones", "[60, 30]", "not in ascending order"),
         ("milestone_steps", "[5, 7, 6]", "not in ascending order"),
-        ("milestones", "[2, 2.0]", "have the same value twice"),
-        ("milestone_steps", "[1, 5, 5]", "have the same value twice"),
+        ("milestones", "[2, 2.0]", "contain the same value twice"),
+        (
+            "milestone_steps",
+            "[1, 5, 5]",
+            "contain the same value twice",
+        ),
     ] {
         let set = format!("schedule.{key}={values}");
         Trial::new(&["check", "--set", "schedule.name=step", "--set", &set])

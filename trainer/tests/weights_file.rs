@@ -359,7 +359,7 @@ fn weights_of_another_size_start_a_run_where_that_is_wanted() {
     Trial::tiny(&[], &["weights.strict=false"])
         .run()
         .assert_code(2)
-        .assert_stderr(&["has no use without `model.weights`"]);
+        .assert_stderr(&["has no effect without `model.weights`"]);
 }
 
 /// PyTorch's `num_batches_tracked` of all batch normalizations.

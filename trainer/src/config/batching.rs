@@ -14,7 +14,7 @@ const MAX_GLOBAL: usize = 1 << 24;
 pub struct Batching {
     /// Images per step over all ranks.
     pub global: usize,
-    /// Images that one rank computes at a time.
+    /// Images that one rank computes at a time. Derived if omitted.
     pub micro: usize,
     /// Micro-batches of one rank per step.
     pub accumulate: usize,
@@ -36,7 +36,7 @@ impl Batching {
             if value.is_some_and(|value| value == 0 || value > MAX_GLOBAL) {
                 return Err(Fault::in_key(
                     key,
-                    format!("`{key}` is not in 1..={MAX_GLOBAL}"),
+                    format!("`{key}` must be from 1 to {MAX_GLOBAL}"),
                 ));
             }
         }
@@ -68,7 +68,7 @@ impl Batching {
                             parts.saturating_mul(wanted)
                         ),
                     )
-                    .help("leave one of the three out and it is derived")),
+                    .help("remove one of the three; it is derived from the other two")),
                     _ => Ok(Self {
                         global,
                         micro,
@@ -84,7 +84,10 @@ impl Batching {
         if global > MAX_GLOBAL {
             return Err(Fault::in_key(
                 "train.micro_batch_size",
-                format!("micro_batch_size × accumulate × {world} ranks is more than {MAX_GLOBAL}"),
+                format!(
+                    "micro_batch_size × accumulate × {world} ranks exceeds the maximum of \
+                     {MAX_GLOBAL}"
+                ),
             ));
         }
         Ok(Self {

@@ -57,7 +57,7 @@ impl Embedded {
     pub fn not_found(name: &str) -> String {
         let names: Vec<&str> = EMBEDDED.iter().map(|config| config.name).collect();
         let help = suggest(name, &names, "shipped configurations");
-        format!("there is no configuration {name} inside this program; {help}")
+        format!("no built-in configuration {name}; {help}")
     }
 
     /// Name without `.toml`.

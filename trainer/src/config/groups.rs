@@ -47,8 +47,9 @@ pub(super) fn check(optimizer: &OptimizerConfig) -> Result<(), Fault> {
             fraction(KEY, momentum)?;
             if optimizer.clone().kind.momentum().is_none() {
                 let (group, name) = (&group.pattern, optimizer.kind.name());
-                let text = format!("the group `{group}` has a momentum, which `{name}` has not");
-                let help = "remove it, or use another optimizer, such as optimizer.name = \"sgd\"";
+                let text =
+                    format!("the group `{group}` sets a momentum, which `{name}` does not have");
+                let help = "remove it, or use an optimizer with momentum, such as optimizer.name = \"sgd\"";
                 return Err(Fault::in_key(KEY, text).help(help));
             }
         }

@@ -192,7 +192,7 @@ impl Loaded {
     ) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let text = String::from_utf8(bytes).map_err(|_| {
-            ConfigError::new(format!("{name} is not a text file (not UTF-8)"), None)
+            ConfigError::new(format!("{name} is not a text file (invalid UTF-8)"), None)
         })?;
         Self::parse_as((&name, &stem(path)), &text, sets, over)
     }
@@ -375,7 +375,7 @@ fn capped(file: File) -> std::io::Result<Vec<u8>> {
 fn unknown_section(key: &str, names: &[&str]) -> Fault {
     let fault = Fault::new(format!("unknown section `{key}`"));
     match section_with_key(key) {
-        Some(section) => fault.help(format!("`{key}` is a key of [{section}]: {section}.{key}")),
+        Some(section) => fault.help(format!("`{key}` belongs to [{section}]: {section}.{key}")),
         None => fault.help(suggest(key, names, "valid sections")),
     }
 }

@@ -41,8 +41,8 @@ fn expand_by(path: &OsStr, value: impl Fn(&str) -> Option<OsString>) -> Result<P
         rest = &text[1..];
     } else if home.starts_with(b"~") {
         return Err(format!(
-            "the path {path} begins with {}, and only ~ alone stands for a home folder. Write the folder's whole path, \
-             or ./{path} for one of that name",
+            "the path {path} begins with {}, but only ~ alone means a home folder. Write the full \
+             path, or ./{path} for a folder of that name",
             String::from_utf8_lossy(home),
             path = path.display()
         ));
@@ -53,7 +53,7 @@ fn expand_by(path: &OsStr, value: impl Fn(&str) -> Option<OsString>) -> Result<P
         let Some((name, written)) = named(from) else {
             if from.starts_with(b"${") {
                 return Err(format!(
-                    "the path {} has a ${{ that names no environment variable. Write ${{NAME}} or $NAME",
+                    "the path {} contains a ${{ without a variable name. Write ${{NAME}} or $NAME",
                     path.display()
                 ));
             }
@@ -134,11 +134,11 @@ mod tests {
     #[test]
     fn what_would_be_taken_literally_by_mistake_is_refused() {
         for (path, said) in [
-            ("~user/x", "or ./~user/x for one of that name"),
-            ("~+", "begins with ~+, and only ~ alone"),
-            ("${HOME", "the path ${HOME has a ${ that names no"),
-            ("${HOME:-/x}", "names no environment variable"),
-            ("$HOME/${1}", "names no environment variable"),
+            ("~user/x", "or ./~user/x for a folder of that name"),
+            ("~+", "begins with ~+, but only ~ alone"),
+            ("${HOME", "the path ${HOME contains a ${ without a"),
+            ("${HOME:-/x}", "without a variable name"),
+            ("$HOME/${1}", "without a variable name"),
         ] {
             let refused = expanded(path).unwrap_err();
             assert!(refused.contains(said), "{refused}");

@@ -11,15 +11,13 @@ use super::{Config, sections, variants};
 const INTRODUCTION: &str = "\
 # Configuration
 
-Every key that a configuration file can have. This file is written by `trainer docs`; its text is
-that of the code.
+Every key of a configuration file. `trainer docs` writes this file from the program's source.
 
-A configuration is a TOML file with the sections below. `[model]` and `[optimizer]` need their key
-`name`; whatever else is left out has its default. Where keys depend on `name`, the first table of a
-section has those that go with every name. Each key can also be set on the command line,
-where a string needs no quotes: `trainer --config vit.toml --set train.epochs=2 --set
-data.name=cifar-10`. `trainer check --config FILE` prints a configuration with every default filled
-in, `trainer configs` lists the configurations inside the program.
+A configuration is a TOML file with the sections below. `[model]` and `[optimizer]` need the key
+`name`; all other keys have defaults. If keys depend on `name`, the first table of a section lists
+the keys that every name has. The command line can set each key, with strings unquoted: `trainer
+--config vit.toml --set train.epochs=2 --set data.name=cifar-10`. `trainer check --config FILE`
+prints a configuration with all defaults, `trainer configs` lists the built-in configurations.
 ";
 
 /// One key.

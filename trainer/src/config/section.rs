@@ -33,9 +33,9 @@ impl<'a> Section<'a> {
         let span = value.span();
         match value.into_inner() {
             DeValue::Table(table) => Ok(Self { name, table, span }),
-            _ => Err(Fault::new(format!("`{name}` is a section, not a value"))
+            _ => Err(Fault::new(format!("`{name}` is a section, not a key"))
                 .at(span)
-                .help(format!("write [{name}] and its keys below"))),
+                .help(format!("write [{name}] and its keys below it"))),
         }
     }
 
@@ -103,7 +103,7 @@ impl<'a> Section<'a> {
         let names: Vec<&str> = N::CHOICES.iter().map(|choice| choice.name).collect();
         let wanted = match given {
             Some(value) => value.get_ref().as_str().ok_or_else(|| {
-                Fault::new(format!("`name` in [{section}] is not a string")).at(value.span())
+                Fault::new(format!("`name` in [{section}] must be a string")).at(value.span())
             })?,
             None => N::USUAL.ok_or_else(|| {
                 let fault = Fault {
@@ -137,7 +137,7 @@ impl<'a> Section<'a> {
     fn useless<K>(&self, key: &str, name: &str, users: &[&Choice<K>]) -> Fault {
         let section = self.name;
         let users: Vec<&str> = users.iter().map(|choice| choice.name).collect();
-        let fault = Fault::new(format!("`{section}.{key}` has no use for `{name}`"));
+        let fault = Fault::new(format!("`{section}.{key}` has no effect with `{name}`"));
         let users = users.join(", ");
         fault.help(format!(
             "remove it, or choose another {section}.name: {users}"
@@ -148,7 +148,7 @@ impl<'a> Section<'a> {
         let section = self.name;
         let help = match super::section_with_key(key) {
             Some(other) if other != section && nearest(key, valid).is_none() => {
-                format!("`{key}` is a key of [{other}]")
+                format!("`{key}` belongs to [{other}]")
             }
             _ => suggest(key, valid, "valid keys"),
         };
@@ -167,7 +167,7 @@ where
     let values: Vec<T> = Vec::deserialize(deserializer)?;
     let found = values.len();
     let array = <[T; N]>::try_from(values);
-    array.map_err(|_| D::Error::custom(format!("{N} values belong here, not {found}")))
+    array.map_err(|_| D::Error::custom(format!("expected {N} values, found {found}")))
 }
 
 /// "did you mean ...?" where a valid name is near, and all valid names.

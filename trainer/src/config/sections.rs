@@ -11,57 +11,54 @@ use super::by_name;
 use super::section::{keys, names};
 
 keys! {
-    /// `[weights]`: how a file of weights is taken: that of `model.weights`, or one that a command
-    /// is given.
+    /// `[weights]`: how a weights file is loaded, by `model.weights` or by a command.
     WeightsConfig {
-        /// Whether every tensor of the model has to be in the file of `model.weights`, with its
-        /// shape, and no other beside them. `false` loads the tensors that fit and lists the
-        /// others. Default true.
+        /// Whether the file of `model.weights` must contain exactly the tensors of the model, with
+        /// their shapes. `false` loads the tensors that fit and lists the others. Default true.
         strict: bool = true,
-        /// Name of the dictionary in the file that holds the weights, such as `model_ema`; parts of
-        /// nested ones are joined by dots. Default: the one under which most names and shapes fit.
+        /// Dictionary in the file that contains the weights, such as `model_ema`. Nested names are
+        /// joined by dots. Default: the one with the most matching names and shapes.
         #[serde(skip_serializing_if = "Option::is_none")]
         part: Option<String> = None,
     }
 }
 
 keys! {
-    /// `[train]`: how long, in which portions, and on what.
+    /// `[train]`: length, batch sizes and device of the training.
     TrainConfig {
         /// Passes over the training data. Default 1.
         #[schemars(extend("unit" = "epochs"))]
         epochs: u64 = 1,
-        /// Optimizer steps after which the run ends even inside an epoch. Default: no limit.
+        /// Optimizer steps after which the run ends, even within an epoch. Default: no limit.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "steps"))]
         max_steps: Option<u64> = None,
-        /// Images per optimizer step over all ranks (the global batch), which is `micro_batch_size`
-        /// × `accumulate` × world size. Derived when left out; 64 when `micro_batch_size` is left
-        /// out too. Images of an epoch that fill none any more are left out of it, others in each.
+        /// Images per optimizer step over all ranks (the global batch): `micro_batch_size` ×
+        /// `accumulate` × world size. Derived if omitted; 64 if `micro_batch_size` is omitted too.
+        /// Each epoch leaves out the few images that do not fill a batch, other ones each time.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         batch_size: Option<usize> = None,
-        /// Images that one rank computes at a time. Derived when left out.
+        /// Images that one rank computes at a time. Derived if omitted.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         micro_batch_size: Option<usize> = None,
-        /// Micro-batches whose gradients add up to one optimizer step. Derived when left out and
-        /// the other two are given, else 1.
+        /// Micro-batches per optimizer step on each rank (gradient accumulation). Derived if
+        /// omitted and the other two are given, else 1.
         #[serde(skip_serializing_if = "Option::is_none")]
         accumulate: Option<usize> = None,
-        /// Number format of forward and backward: `f32`, `bf16` or `f16`. Parameters, their
-        /// updates, normalizations and the loss are in `f32` always. Default `f32`.
+        /// Precision of forward and backward: `f32`, `bf16` or `f16`. Parameters, updates,
+        /// normalizations and the loss are always `f32`. Default `f32`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Precision>")]
         precision: Precision = Precision::F32,
-        /// Number format of evaluations: `f32`, or the one of `precision`, which is the default.
-        /// One whose loss is no number in `f16` is done again in `f32`, and `trainer eval` takes
-        /// `f32` where the ranks' devices do not have the other.
+        /// Precision of evaluations: `f32` or that of `precision`, the default. If the loss
+        /// overflows in `f16`, the evaluation is repeated in `f32`. `trainer eval` uses `f32` on
+        /// devices that lack the other.
         #[serde(with = "by_name::option", skip_serializing_if = "Option::is_none")]
         #[schemars(schema_with = "by_name::schema::<Precision>")]
         eval_precision: Option<Precision> = None,
-        /// Largest global norm of the gradient; a longer gradient is scaled down to it. Default:
-        /// off.
+        /// Maximum global norm of the gradient; larger gradients are scaled down. Default: off.
         #[serde(skip_serializing_if = "Option::is_none")]
         clip_norm: Option<f64> = None,
         /// Share of each label that is spread evenly over all classes, in [0, 1). Default 0.
@@ -69,40 +66,38 @@ keys! {
         /// Seed of the initial parameters, the order of the samples, dropout and generated data.
         /// Default 1.
         seed: u64 = 1,
-        /// What computes: `auto` (a CUDA device, else a GPU through wgpu, else the CPU), `cpu`,
-        /// `cuda` or `wgpu`; the last two need a program that is built with the feature of that
-        /// name. Ranks of a node take one device after the other. Default `auto`.
+        /// Device: `auto` (a CUDA device, else a GPU through wgpu, else the CPU), `cpu`, `cuda` or
+        /// `wgpu`. The last two need a program built with the feature of that name. The ranks of a
+        /// node use its devices in turn. Default `auto`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<DeviceChoice>")]
         device: DeviceChoice = DeviceChoice::Auto,
-        /// What the layers of a model compute with: `auto` (the kernels of this program, on the CPU
-        /// for everything and several times faster, on an NVIDIA GPU for convolutions, linear
-        /// layers and attention too, on every GPU for most that is no product), `burn` (Burn's own
-        /// operations alone), or `exact` (as `auto`, with direct convolutions in `f32`: in place of
-        /// Winograd's on the CPU, and of those that multiply 16 bits of a number on a GPU, whose
-        /// rounding errors are larger: 1e-5 of the largest value). With `f16`, Burn's operations
-        /// compute on the CPU. Default `auto`.
+        /// Kernels: `auto` (this program's: on the CPU all operations, several times faster; on
+        /// NVIDIA GPUs also convolutions, linear layers and attention; on every GPU most
+        /// element-wise operations and reductions), `burn` (Burn's operations only), or `exact` (as
+        /// `auto`, but f32 convolutions are direct: no Winograd on the CPU and no split bf16 on
+        /// NVIDIA GPUs, whose rounding errors are up to 1e-5 of the largest value). With `f16`,
+        /// Burn's operations compute on the CPU. Default `auto`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Choice>")]
         kernels: Choice = Choice::Auto,
-        /// Whether backward computes cheap activations anew instead of keeping them, which saves
-        /// memory and takes time; always so with `zero-3`. Default false.
+        /// Whether backward recomputes cheap activations instead of storing them, which saves
+        /// memory and takes time. `zero-3` always does. Default false.
         recompute: bool = false,
-        /// Minutes after which this process saves a checkpoint and ends with exit code 75, to be
-        /// started again with `--resume auto`. Default: no limit.
+        /// Minutes after which the run saves a checkpoint and exits with code 75. Restart it with
+        /// `--resume auto`. Default: no limit.
         #[serde(skip_serializing_if = "Option::is_none")]
         max_minutes: Option<f64> = None,
-        /// Steps of each epoch, and batches of each evaluation on each rank, at most. Default: no
+        /// Maximum number of steps per epoch, and of evaluation batches per rank. Default: no
         /// limit.
         #[serde(skip_serializing_if = "Option::is_none")]
         limit_batches: Option<u64> = None,
-        /// Learns from, and evaluates on, this many global batches of the training images, without
-        /// augmentation: a model that is able to learn at all soon knows them by heart. Default:
-        /// off.
+        /// Trains and evaluates on this many global batches of the training images, without
+        /// augmentation. A model that can learn soon memorizes them. Default: off.
         #[serde(skip_serializing_if = "Option::is_none")]
         overfit_batches: Option<usize> = None,
-        /// Whether the run only tries everything once: three steps and an evaluation of three
-        /// batches, nothing is written. Default false.
+        /// Whether the run is only a test: three steps and an evaluation of three batches; nothing
+        /// is written. Default false.
         fast_dev_run: bool = false,
     }
 }
@@ -115,82 +110,76 @@ impl TrainConfig {
 }
 
 keys! {
-    /// `[parallel]`: how the ranks work together.
+    /// `[parallel]`: how the ranks share the work.
     ParallelConfig {
-        /// What each rank holds: everything (`ddp`), or its shard of the optimizer's state
-        /// (`zero-1`), of the gradients too (`zero-2`), and of the parameters too (`zero-3`).
-        /// Default `ddp`.
+        /// What each rank holds: everything (`ddp`), or a shard of the optimizer state (`zero-1`),
+        /// also of the gradients (`zero-2`), and also of the parameters (`zero-3`). Default `ddp`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Strategy>")]
         strategy: Strategy = Strategy::Ddp,
-        /// Over which ranks it shards: `all`; the ranks of each `node`, while the nodes hold copies
-        /// of each other, so that parameters are gathered inside a node alone; or in the same way
-        /// every so many ranks that follow each other. Default `all`.
+        /// The ranks that share shards: `all`; those of each `node`, so that parameters are
+        /// gathered only within a node; or groups of that many consecutive ranks. Groups hold
+        /// replicas of each other. Default `all`.
         #[serde(with = "super::shard_within")]
-        #[schemars(with = "String", extend("type" = "string or integer"))]
+        #[schemars(with = "String", extend("type" = "a string or an integer"))]
         shard_within: ShardWithin = ShardWithin::All,
-        /// How bytes move between ranks: `auto` (shared memory within a host, and between hosts
-        /// `mpi` where MPI started the ranks, else TCP), `shm`, `tcp`, `mpi`. Default `auto`.
+        /// Transport between ranks: `auto` (shared memory within a host; between hosts `mpi` if MPI
+        /// started the ranks, else TCP), `shm`, `tcp` or `mpi`. Default `auto`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<TransportKind>")]
         transport: TransportKind = TransportKind::Auto,
-        /// Who reduces gradients, and how: `auto` (this program), `node-first` (this program, the
-        /// ranks of each host first), or `mpi` (MPI's own collectives, where MPI started the
-        /// ranks). Default `auto`.
+        /// All-reduce algorithm: `auto` (this program's), `node-first` (this program's, within each
+        /// host first) or `mpi` (MPI's own collectives, if MPI started the ranks). Default `auto`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Algorithm>")]
         algorithm: Algorithm = Algorithm::Auto,
-        /// Gradients, and sharded parameters, that travel together, in MiB; the first bucket has at
-        /// most 1 MiB so that communication starts early. Default 8.
+        /// Bucket size for gradients and sharded parameters, in MiB. The first bucket has at most 1
+        /// MiB, so that communication starts early. Default 8.
         #[schemars(extend("unit" = "MiB"))]
         bucket_mib: usize = 8,
-        /// Buckets of parameters that `zero-3` gathers ahead of their use. Default 1.
+        /// Buckets of parameters that `zero-3` gathers in advance. Default 1.
         #[schemars(extend("unit" = "buckets"))]
         prefetch: usize = 1,
-        /// Number format in which gradients in `f32` travel between ranks that share no memory:
-        /// `none` (as they are), `bf16` (half the bytes, 8 of 24 bits) or `f16` (half the bytes, 11
-        /// bits, a small range). Sums are taken in `f32`, and rounded where they are sent on.
-        /// Default `none`.
+        /// Compression of `f32` gradients between ranks that share no memory: `none`, `bf16` (half
+        /// the bytes, 8-bit mantissa) or `f16` (half the bytes, 11-bit mantissa, small range). Sums
+        /// are computed in `f32` and rounded when sent. Default `none`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Compression>")]
         compression: Compression = Compression::None,
-        /// Whether the optimizer's state of a model on a GPU is kept in host memory, and steps are
-        /// made by the processor: less memory of the GPU for slower steps. Default false.
+        /// Whether the optimizer state of a GPU model stays in host memory and the CPU computes the
+        /// updates: less GPU memory, slower steps. Default false.
         offload_optimizer: bool = false,
-        /// Whether batch normalizations go by the statistics of the global batch and not by those
-        /// of each rank's micro-batch: for micro-batches of few images. Default false.
+        /// Whether batch normalizations use the statistics of the global batch instead of each
+        /// rank's micro-batch. Useful for small micro-batches. Default false.
         sync_batch_norm: bool = false,
-        /// Seconds that one rank waits for the others in a collective before the run fails. The
-        /// first collectives, before gradients are averaged, may take longer, and so may those for
-        /// which a rank is late because of a slow disk. Ranks that die are noticed at once.
-        /// Default 300.
+        /// Seconds that a rank waits for the others in a collective before the run fails. The first
+        /// collectives may take longer, and so may ranks that a slow disk delays. Dead ranks are
+        /// noticed at once. Default 300.
         #[schemars(extend("unit" = "seconds"))]
         timeout_seconds: u64 = 300,
-        /// Seconds after a failure of any rank until this process ends, whatever it is busy with:
-        /// data, a kernel, a file system that hangs. A rank that waits for the others ends at once.
-        /// Default 30.
+        /// Seconds from the failure of any rank until this process ends, even if it is busy with
+        /// data, a kernel or a hanging file system. Ranks that wait for others end at once. Default
+        /// 30.
         #[schemars(extend("unit" = "seconds"))]
         abort_seconds: u64 = 30,
     }
 }
 
 keys! {
-    /// `[log]`: what is written while training.
+    /// `[log]`: what a run writes while training.
     LogConfig {
-        /// Steps from one line of `metrics.jsonl` to the next. Default 1.
+        /// Steps between two lines of `metrics.jsonl`. Default 1.
         #[schemars(extend("unit" = "steps"))]
         every_steps: u64 = 1,
-        /// Whether these lines have the norm of each parameter's gradient too, over all ranks and
-        /// before clipping, as TensorBoard's files have. All gradients are looked at for it in
-        /// those steps. Default false.
+        /// Whether these lines contain the gradient norm of each parameter, over all ranks and
+        /// before clipping, as the TensorBoard files do. Default false.
         gradient_norms: bool = false,
-        /// Whether event files for TensorBoard are written into the run folder too. Default true.
+        /// Whether to write TensorBoard event files into the run folder. Default true.
         tensorboard: bool = true,
-        /// Whether `report.html` is written into the run folder at the end. Default true.
+        /// Whether to write `report.html` into the run folder at the end. Default true.
         report: bool = true,
-        /// Peak rate of one device, a GPU or all processors of a node, in 10¹² floating-point
-        /// operations per second, to tell which share of it a run uses. Default: that of well-known
-        /// GPUs, else unknown.
+        /// Peak of one device (a GPU, or all CPUs of a node) in TFLOP/s, to report the utilization.
+        /// Default: that of well-known GPUs, else unknown.
         #[serde(skip_serializing_if = "Option::is_none")]
         peak_tflops: Option<f64> = None,
     }
@@ -199,33 +188,34 @@ keys! {
 names! {
     /// A number of the evaluation that is watched.
     MonitorName {
-        /// The accuracy: larger is better.
+        /// Accuracy: higher is better.
         #[default]
         Accuracy = "accuracy",
-        /// The loss: smaller is better.
+        /// Loss: lower is better.
         Loss = "loss",
     }
 }
 
 keys! {
-    /// `[checkpoint]`: when the state of the run is saved.
+    /// `[checkpoint]`: when the run saves its state.
     CheckpointConfig {
-        /// Steps from one checkpoint to the next. Default 0: none.
+        /// Steps between checkpoints. Default 0: none.
         #[schemars(extend("unit" = "steps"))]
         every_steps: u64 = 0,
-        /// Epochs from one checkpoint to the next; 0 writes none after epochs. Default 1.
+        /// Epochs between checkpoints; 0 writes none after epochs. Default 1.
         #[schemars(extend("unit" = "epochs"))]
         every_epochs: u64 = 1,
-        /// Minutes from one checkpoint to the next. Default 0: none.
+        /// Minutes between checkpoints. Default 0: none.
         #[schemars(extend("unit" = "minutes"))]
         every_minutes: f64 = 0.0,
-        /// Newest checkpoints that are kept. Default 3.
+        /// Number of newest checkpoints to keep. Default 3.
         #[schemars(extend("unit" = "checkpoints"))]
         keep: u64 = 3,
-        /// Whether one is also written after each evaluation that is the best so far, and kept.
-        /// Default true, if any are written at all (one of the three above is not 0).
+        /// Whether to also write and keep a checkpoint after the best evaluation so far. Default
+        /// true, if checkpoints are written at all (one of the three keys above is not 0).
         best: bool = true,
-        /// By what evaluations are compared: `accuracy` or `loss`. Default `accuracy`.
+        /// The metric that decides which evaluation is best: `accuracy` or `loss`. Default
+        /// `accuracy`.
         monitor: MonitorName = MonitorName::Accuracy,
     }
 }
@@ -243,14 +233,15 @@ keys! {
         /// Validation accuracy, from 0 to 1, at which the run ends. Default: off.
         #[serde(skip_serializing_if = "Option::is_none")]
         target_accuracy: Option<f64> = None,
-        /// With a target: evaluations in a row that must reach it, default 1. Without: evaluations
-        /// in a row that bring no better one, after which the run ends, default off.
+        /// Evaluations in a row. With a target: that must reach it, default 1. Without: without
+        /// improvement, after which the run ends, default off.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "evaluations"))]
         patience: Option<u64> = None,
-        /// What has to get better, without a target: `accuracy` or `loss`. Default `accuracy`.
+        /// The metric that must improve, without a target: `accuracy` or `loss`. Default
+        /// `accuracy`.
         monitor: MonitorName = MonitorName::default(),
-        /// By how much it has to, at least. Default 0.
+        /// Minimum improvement. Default 0.
         min_delta: f64 = 0.0,
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn check(parallel: &ParallelConfig) -> Result<(), Fault> {
     let value = parallel.shard_within;
     Err(Fault::in_key(
         KEY,
-        format!("`{KEY}` = {value} has no use with the strategy `ddp`, which shards nothing"),
+        format!("`{KEY}` = {value} has no effect with the strategy `ddp`, which shards nothing"),
     )
     .help("remove it, or set parallel.strategy to zero-1, zero-2 or zero-3"))
 }

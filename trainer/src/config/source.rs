@@ -121,7 +121,7 @@ pub fn spans(root: &DeTable<'_>) -> BTreeMap<String, Range<usize>> {
 fn parse_file(part: &Part) -> Result<DeTable<'_>, Fault> {
     if part.text.len() > MAX_BYTES {
         return Err(Fault::new(format!(
-            "{} is too long: a configuration has at most {MAX_BYTES} bytes",
+            "{} is too long; a configuration may have at most {MAX_BYTES} bytes",
             part.name
         )));
     }
@@ -129,7 +129,7 @@ fn parse_file(part: &Part) -> Result<DeTable<'_>, Fault> {
     for line in part.text.split('\n') {
         if line.bytes().filter(|byte| *byte == b'.').count() > MAX_DOTS {
             return Err(
-                Fault::new(format!("more than {MAX_DOTS} dots on one line")).at(start..start + 1)
+                Fault::new(format!("more than {MAX_DOTS} dots in one line")).at(start..start + 1)
             );
         }
         start += line.len() + 1;
@@ -145,7 +145,7 @@ fn parse_file(part: &Part) -> Result<DeTable<'_>, Fault> {
 fn parse_set(part: &Part) -> Result<DeTable<'_>, Fault> {
     let whole = part.base..part.base + part.text.len();
     let Some((key, value)) = part.text.split_once('=') else {
-        return Err(Fault::new(format!("`--set {}` has no `=`", part.text))
+        return Err(Fault::new(format!("`--set {}` lacks `=`", part.text))
             .at(whole)
             .help("write it as --set section.key=value"));
     };
@@ -187,7 +187,7 @@ fn parse_set(part: &Part) -> Result<DeTable<'_>, Fault> {
     }
     match value.into_inner() {
         DeValue::Table(table) => Ok(table),
-        _ => Err(Fault::new("`--set` without a key").at(whole)),
+        _ => Err(Fault::new("`--set` lacks a key").at(whole)),
     }
 }
 

@@ -14,9 +14,9 @@ pub(super) const MOST_PIXELS: usize = 8192;
 pub fn check(config: &Config) -> Result<(), Fault> {
     config.model.check()?;
     if config.model.weights.is_none() && !config.weights.strict {
-        let text = "`weights.strict` = false has no use without `model.weights`";
+        let text = "`weights.strict` = false has no effect without `model.weights`";
         let fault = Fault::in_key("weights.strict", text);
-        return Err(fault.help("remove it, or name the file of weights to start from"));
+        return Err(fault.help("remove it, or set model.weights to a weights file"));
     }
     config.data.check()?;
     config.optimizer.check()?;
@@ -35,11 +35,11 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     {
         let (wanted, trained) = (wanted.name(), train.precision.name());
         let text = format!(
-            "`train.eval_precision` = \"{wanted}\" is neither \"f32\" nor `train.precision`"
+            "`train.eval_precision` = \"{wanted}\" must be \"f32\" or the same as `train.precision`"
         );
         let fault = Fault::in_key("train.eval_precision", text);
         return Err(fault.help(format!(
-            "remove it to evaluate in \"{trained}\" as the training computes"
+            "remove it to evaluate in \"{trained}\", the training precision"
         )));
     }
     if let Some(norm) = train.clip_norm {
@@ -103,8 +103,9 @@ fn stopping(config: &Config) -> Result<(), Fault> {
         ),
     ] {
         if given && !is_used {
-            let message =
-                format!("`{key}` has no use without `early_stopping.patience`, or with a target");
+            let message = format!(
+                "`{key}` has no effect without `early_stopping.patience`, or with a target accuracy"
+            );
             let help = "set early_stopping.patience and no target_accuracy, or remove it";
             return Err(Fault::in_key(key, message).help(help));
         }
@@ -123,7 +124,7 @@ pub(super) fn in_range(key: &str, value: u64, least: u64, most: u64) -> Result<(
     }
     Err(Fault::in_key(
         key,
-        format!("`{key}` = {value} is not in {least}..={most}"),
+        format!("`{key}` = {value} must be from {least} to {most}"),
     ))
 }
 
@@ -167,7 +168,7 @@ pub(super) fn ensure(good: bool, key: &str, value: f64, wanted: &str) -> Result<
         false => value.to_string(),
     };
     let what = match size.is_finite() && !(value as f32).is_finite() {
-        true => "too large for 32 bits".to_owned(),
+        true => "too large for f32".to_owned(),
         false => format!("not {wanted}"),
     };
     Err(Fault::in_key(key, format!("`{key}` = {text} is {what}")))

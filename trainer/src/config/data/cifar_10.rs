@@ -14,8 +14,8 @@ keys! {
         /// Folder that holds the files, or will after the download. Default `data/cifar-10`.
         #[serde(skip_serializing_if = "Option::is_none")]
         dir: Option<PathBuf> = None,
-        /// Folder for the unpacked copy of an archive, which the ranks of a node share. Default:
-        /// beside the archive, or in the user's cache folder where that cannot be written.
+        /// Folder for the unpacked archive, shared by the ranks of a node. Default: beside the
+        /// archive, or the user's cache folder if that is not writable.
         #[serde(skip_serializing_if = "Option::is_none")]
         cache_dir: Option<PathBuf> = None,
     }

@@ -13,10 +13,10 @@ use crate::config::validate::{MOST_PIXELS, ensure, given_in_range};
 names! {
     /// `[data] color` of an image folder.
     ColorName {
-        /// As the files have it; all have to agree.
+        /// As in the files, which must agree.
         #[default]
         Auto = "auto",
-        /// Three channels; grey images get three equal ones.
+        /// Three channels; grey images are repeated.
         Rgb = "rgb",
         /// One channel.
         Grey = "grey",
@@ -29,23 +29,21 @@ keys! {
         /// Folder that holds the files. Default `data/image-folder`.
         #[serde(skip_serializing_if = "Option::is_none")]
         dir: Option<PathBuf> = None,
-        /// Side in pixels to which images are cropped. Default 224.
+        /// Side in pixels of the cropped image. Default 224.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "pixels"))]
         size: Option<usize> = None,
-        /// Length in pixels to which the shorter side is scaled before the crop; not before the
-        /// `resized-crop` of `augment`, whose parts are those of the whole picture. Default: `size`
-        /// × 256 / 224.
+        /// Length in pixels to which the shorter side is scaled before the crop. The augmentation
+        /// `resized-crop` crops from the whole picture instead. Default: `size` × 256 / 224.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "pixels"))]
         resize: Option<usize> = None,
-        /// `rgb` and `grey` convert all images, `auto` wants files that agree. What is transparent
-        /// is black where it is, and pictures are turned as a camera has noted. Default `auto`.
+        /// `rgb` and `grey` convert all images; `auto` needs files that agree. Transparent pixels
+        /// become black. Images are rotated as their EXIF data says. Default `auto`.
         #[serde(skip_serializing_if = "Option::is_none")]
         color: Option<ColorName> = None,
-        /// Share of each class that is kept for validation, where the folder has none of its own,
-        /// in (0, 1). Default: the folder has `train`, and beside it `val` (or `valid`, or
-        /// `validation`), or else `test`.
+        /// Share of each class used for validation if the folder has no validation images, in (0,
+        /// 1). Default: the folder has `train`, and `val` (or `valid`, `validation`) or `test`.
         #[serde(skip_serializing_if = "Option::is_none")]
         validation: Option<f64> = None,
     }
@@ -59,9 +57,11 @@ impl AnyDataSet for ImageFolderConfig {
         if let Some(resize) = self.resize.filter(|resize| *resize < side) {
             return Err(Fault::in_key(
                 "data.resize",
-                format!("`data.resize` = {resize} is less than the side of the images, {side}"),
+                format!("`data.resize` = {resize} is smaller than the image side, {side}"),
             )
-            .help("images are cut out of what is scaled: make it larger, or data.size smaller"));
+            .help(
+                "images are cropped after scaling: increase data.resize, or decrease data.size",
+            ));
         }
         self.validation.map_or(Ok(()), |share| {
             let good = share > 0.0 && share < 1.0;

@@ -28,8 +28,7 @@ pub use cifar_100::LabelsName;
 pub use image_folder::ColorName;
 
 named_section! {
-    /// `[data]`: what is learned from. Some keys depend on `name`, which is `digits` where it is
-    /// left out.
+    /// `[data]`: the data set. Some keys depend on `name`, which defaults to `digits`.
     "data" DataConfig(DataKeys) DataKind: AnyDataSet, Some("digits");
     "digits" Digits(digits::DigitsConfig),
     "mnist" Mnist(mnist::MnistConfig),
@@ -44,46 +43,43 @@ named_section! {
 keys! {
     /// The keys of `[data]` that go with every `name`.
     DataKeys {
-        /// Whether missing files are downloaded, by the first rank of each node. Default true.
+        /// Whether to download missing files. The first rank of each node downloads. Default true.
         download: bool = true,
-        /// Threads per rank that prepare batches; 0 prepares them in the thread that trains.
-        /// Default 1.
+        /// Threads per rank that prepare batches; 0 uses the training thread. Default 1.
         #[schemars(extend("unit" = "threads"))]
         workers: usize = 1,
-        /// Whether the training images lie in the memory of the GPU and batches are made there,
-        /// which needs an augmentation of `shift`, `crop`, `flip` and `repeat` alone. Default: on a
-        /// GPU, where the augmentation allows it and the images take no more than a quarter of its
-        /// memory (1 GiB where that is not known); not of `image-folder` and `own`, whose images
-        /// would all be decoded before the first step. The images of evaluations lie there too,
-        /// whatever the augmentation, if all that is there takes no more than that quarter.
+        /// Whether training images stay in GPU memory and batches are made there. This supports the
+        /// augmentations `shift`, `crop`, `flip` and `repeat`. Default: on if the augmentation
+        /// allows it and the images fit into a quarter of the GPU's memory (1 GiB if unknown); off
+        /// for `image-folder` and `own`, whose images would all be decoded first. Evaluation images
+        /// stay there too if everything fits into that quarter.
         #[serde(skip_serializing_if = "Option::is_none")]
         on_device: Option<bool> = None,
-        /// Random changes to training images, in this order and joined by `+`: `repeat[:TIMES]`,
+        /// Random augmentations of training images, in this order, joined by `+`: `repeat[:TIMES]`,
         /// `shift[:PIXELS]`, `crop[:PADDING[:reflect]]`, `resized-crop[:MIN_SCALE]`, `flip[:P]`,
         /// `auto-augment`, `rand-augment[:OPS[:MAGNITUDE]]`, `mixup[:ALPHA[:P]]`,
-        /// `cutmix[:ALPHA[:P]]`, `cutout[:SIDE]`, `erase[:P]`; for example `crop:4+flip`. Default
+        /// `cutmix[:ALPHA[:P]]`, `cutout[:SIDE]`, `erase[:P]`. Example: `crop:4+flip`. Default
         /// `none`.
         #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
         #[schemars(with = "String")]
         augment: Augment = Augment::default(),
-        /// Training images used, the first ones of the data set, of `image-folder` evenly from all
+        /// Number of training images: the first of the data set, for `image-folder` evenly from all
         /// classes. Default: all (`digits`: 8192, `generated`: 50000).
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         train_samples: Option<usize> = None,
-        /// Test images used, picked in the same way. Default: all (`digits`: 2048,
+        /// Number of test images, chosen in the same way. Default: all (`digits`: 2048,
         /// `generated`: 10000).
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         test_samples: Option<usize> = None,
-        /// Mean of each channel by which images are normalised, of values from 0 to 1; one number
-        /// is for all channels. Default: that of the data set; `image-folder`: ImageNet's, `[0.485,
-        /// 0.456, 0.406]`, and 0.5 for grey.
+        /// Mean per channel for normalization, of values from 0 to 1; a single number is for all
+        /// channels. Default: that of the data set; `image-folder`: ImageNet's, `[0.485, 0.456,
+        /// 0.406]`, and 0.5 for grey.
         #[serde(skip_serializing_if = "Option::is_none")]
         mean: Option<Vec<f64>> = None,
-        /// The standard deviation by which the difference from the mean is divided, likewise.
-        /// Default: that of the data set; `image-folder`: ImageNet's, `[0.229, 0.224, 0.225]`, and
-        /// 0.5 for grey.
+        /// Standard deviation per channel for normalization, like `mean`. Default: that of the data
+        /// set; `image-folder`: ImageNet's, `[0.229, 0.224, 0.225]`, and 0.5 for grey.
         #[serde(skip_serializing_if = "Option::is_none")]
         std: Option<Vec<f64>> = None,
     }
@@ -201,8 +197,8 @@ impl DataConfig {
     fn check_normalization(&self) -> Result<(), Fault> {
         for (key, numbers) in [("data.mean", &self.mean), ("data.std", &self.std)] {
             if numbers.as_ref().is_some_and(Vec::is_empty) {
-                let fault = Fault::in_key(key, format!("`{key}` has no number"));
-                return Err(fault.help("give it one for each channel, or one for all"));
+                let fault = Fault::in_key(key, format!("`{key}` is empty"));
+                return Err(fault.help("give one number per channel, or one for all channels"));
             }
         }
         for mean in self.mean.iter().flatten() {
@@ -219,7 +215,7 @@ impl DataConfig {
 }
 
 fn of_bytes(fault: Fault) -> Fault {
-    fault.help("it is that of values from 0 to 1: divide what is given for bytes by 255")
+    fault.help("mean and std are of values from 0 to 1: divide those of bytes by 255")
 }
 
 /// `samples` of `len`, the same number apart.

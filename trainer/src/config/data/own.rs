@@ -6,8 +6,7 @@ use super::{AnyDataSet, Opened};
 use crate::config::section::keys;
 
 keys! {
-    /// `own`: the images of a program that trains with this library and gives them to its
-    /// `Trainer`.
+    /// `own`: images that a program passes to the library's `Trainer`.
     OwnConfig {}
 }
 
@@ -15,8 +14,10 @@ impl AnyDataSet for OwnConfig {
     fn open(&self, _split: Split, _samples: Option<usize>, _seed: u64) -> Opened {
         Err(DatasetError::Settings {
             what: "data.name",
-            reason: "\"own\" stands for images that a program gives to the library's `Trainer`, and here are none"
-                .into(),
+            reason:
+                "\"own\" means images that a program passes to the library's `Trainer`, but none \
+                 were passed"
+                    .into(),
         })
     }
 

@@ -29,7 +29,7 @@ pub use wide_resnet::WidePreset;
 macro_rules! models {
     ($($name:literal $variant:ident($file:ident::$own:ident),)*) => {
         named_section! {
-            /// `[model]`: what is trained. The keys depend on `name`.
+            /// `[model]`: the model to train. The keys depend on `name`.
             "model" ModelConfig(ModelKeys) ModelKind: AnyModel, None;
             $($name $variant($file::$own),)*
         }
@@ -58,14 +58,13 @@ models! {
 keys! {
     /// The keys of `[model]` that go with every `name`.
     ModelKeys {
-        /// File of weights that training starts from, which `trainer export` or PyTorch wrote
-        /// (`.safetensors`, `.pt`, `.pth`). For `vit` it may be of timm or torchvision, and of a
-        /// model for images of another size, whose position embedding is resampled. Default: random
-        /// weights.
+        /// Weights file to start training from, written by `trainer export` or PyTorch
+        /// (`.safetensors`, `.pt`, `.pth`). `vit` also accepts files of timm and torchvision, and
+        /// resamples the position embedding of other image sizes. Default: random weights.
         #[serde(skip_serializing_if = "Option::is_none")]
         weights: Option<PathBuf> = None,
-        /// Whether the last layer starts from random weights although there is a file: for other
-        /// classes than those of the file. Default false.
+        /// Whether the last layer starts from random weights instead of the file's, for training on
+        /// other classes. Default false.
         new_head: bool = false,
     }
 }
@@ -107,7 +106,7 @@ pub trait WithModel {
 impl ModelConfig {
     pub(super) fn check(&self) -> Result<(), Fault> {
         if self.weights.is_none() && self.new_head {
-            let text = "`model.new_head` has no use without `model.weights`";
+            let text = "`model.new_head` has no effect without `model.weights`";
             return Err(Fault::in_key("model.new_head", text));
         }
         self.kind.check()

@@ -42,7 +42,7 @@ impl AnyModel for ResNetConfig {
             true => Ok(()),
             false => Err(Fault::in_key(
                 "model.depth",
-                format!("`model.depth` = {} is neither 18 nor 50", self.depth),
+                format!("`model.depth` = {} must be 18 or 50", self.depth),
             )),
         }
     }

@@ -27,7 +27,7 @@ names! {
 names! {
     /// `[model] pooling` of a vision transformer.
     PoolingName {
-        /// The token that is learned for it.
+        /// A learned class token.
         #[default]
         ClassToken = "class-token",
         /// The mean over all patches.
@@ -40,7 +40,7 @@ keys! {
     VitConfig {
         /// `tiny`, `small`, `base` or `b-16`; the other keys change it. Default `tiny`.
         preset: VitPreset = VitPreset::default(),
-        /// Side of a patch in pixels, which divides the sides of the images. Default 4; `b-16`: 16.
+        /// Side of a patch in pixels; it must divide the image sides. Default 4; `b-16`: 16.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "pixels"))]
         patch: Option<usize> = None,
@@ -50,19 +50,20 @@ keys! {
         /// Number of blocks. Default: the preset's.
         #[serde(skip_serializing_if = "Option::is_none")]
         depth: Option<usize> = None,
-        /// Attention heads, which divide `dim`. Default: the preset's.
+        /// Number of attention heads; it must divide `dim`. Default: the preset's.
         #[serde(skip_serializing_if = "Option::is_none")]
         heads: Option<usize> = None,
         /// Width of the hidden layer in a block as a multiple of `dim`. Default 4.
         #[serde(skip_serializing_if = "Option::is_none")]
         mlp_ratio: Option<usize> = None,
-        /// What is classified: `class-token` or `mean` (of all patches). Default `class-token`.
+        /// What the classifier reads: `class-token` or `mean` (of all patches). Default
+        /// `class-token`.
         pooling: PoolingName = PoolingName::default(),
-        /// Probability of zeroing a value after the embedding and after each linear layer but that
-        /// to queries, keys and values, in [0, 1). Default 0.
+        /// Probability of zeroing a value after the embedding and after each linear layer except
+        /// queries, keys and values, in [0, 1). Default 0.
         dropout: f64 = 0.0,
-        /// Probability that a sample skips the last block, in [0, 1); it rises in a straight line
-        /// from 0 at the first block. Default 0.
+        /// Probability that a sample skips the last block, in [0, 1). It rises linearly from 0 at
+        /// the first block. Default 0.
         drop_path: f64 = 0.0,
     }
 }

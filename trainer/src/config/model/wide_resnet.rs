@@ -29,7 +29,8 @@ keys! {
         /// Layers with weights, 6n + 4. Default: the preset's; `olivia` has none.
         #[serde(skip_serializing_if = "Option::is_none")]
         depth: Option<usize> = None,
-        /// How many times wider than a residual network. Default: the preset's; `olivia` has none.
+        /// Width factor relative to a plain residual network. Default: the preset's; `olivia` has
+        /// none.
         #[serde(skip_serializing_if = "Option::is_none")]
         widen: Option<usize> = None,
         /// Probability of zeroing a value between the convolutions of a block, in [0, 1). Default
@@ -58,7 +59,7 @@ impl AnyModel for WideResNetConfig {
                 Some(size) if self.preset == WidePreset::Olivia => {
                     return Err(Fault::in_key(
                         key,
-                        format!("`{key}` = {size} has no use for the preset `olivia`"),
+                        format!("`{key}` = {size} has no effect with the preset `olivia`"),
                     )
                     .help("remove it, or choose another model.preset"));
                 }
@@ -69,7 +70,10 @@ impl AnyModel for WideResNetConfig {
         if let Some(depth) = self.depth.filter(|depth| depth % 6 != 4 || *depth < 10) {
             return Err(Fault::in_key(
                 "model.depth",
-                format!("`model.depth` = {depth} is not 6n + 4 with n of at least 1"),
+                format!(
+                    "`model.depth` = {depth} must be 6n + 4 with n ≥ 1, for example 10, 16, 22 or \
+                     28"
+                ),
             )
             .help("for example 10, 16, 22, 28, 40"));
         }

@@ -9,23 +9,23 @@ use crate::config::section::{exactly, keys};
 use crate::config::validate::{ensure, positive};
 
 keys! {
-    /// `adafactor`: of matrices it keeps one value per row and column; filters of convolutions are
-    /// such matrices, over their last two dimensions.
+    /// `adafactor`: one value per row and column of each matrix; convolution filters are matrices
+    /// over their last two dimensions.
     AdafactorConfig {
-        /// Learning rate; with `relative_step` the most that it can be. Default 0.01.
+        /// Learning rate; with `relative_step` its maximum. Default 0.01.
         lr: f64 = 1e-2,
-        /// Exponent, below 0, with which the averages of squared gradients come to forget less and
-        /// less. Default -0.8.
+        /// Exponent of the decay of averaged squared gradients, below 0: later steps forget less.
+        /// Default -0.8.
         beta2_decay: f64 = -0.8,
-        /// Added to squared gradients, and the least that a parameter's root mean square counts
-        /// for. Default `[1e-30, 0.001]`, as in the paper; PyTorch keeps averages of squares above
+        /// Value added to squared gradients, and the minimum of a parameter's root mean square.
+        /// Default `[1e-30, 0.001]`, as in the paper; PyTorch keeps averages of squares above
         /// 1.2e-7 instead.
         #[serde(deserialize_with = "exactly")]
         eps: [f64; 2] = [1e-30, 1e-3],
-        /// Largest root mean square of an update before the learning rate; a larger one is scaled
-        /// down to it. Default 1.
+        /// Maximum root mean square of an update before the learning rate; larger updates are
+        /// scaled down. Default 1.
         clip_threshold: f64 = 1.0,
-        /// Whether the rate is at most one over the root of the number of steps. Default true.
+        /// Whether the learning rate is at most 1/√steps. Default true.
         relative_step: bool = true,
         /// Whether updates are multiplied by the parameter's root mean square. Default true.
         scale_parameter: bool = true,

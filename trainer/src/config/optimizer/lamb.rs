@@ -8,7 +8,7 @@ use crate::config::error::Fault;
 use crate::config::section::{exactly, keys};
 
 keys! {
-    /// `lamb`: Adam with updates as large as their parameter, for large batches.
+    /// `lamb`: Adam with updates scaled to the norm of their parameter, for large batches.
     LambConfig {
         /// Learning rate. Default 0.001.
         lr: f64 = 1e-3,
@@ -17,8 +17,8 @@ keys! {
         betas: [f64; 2] = [0.9, 0.999],
         /// Added to the denominator. Default 1e-6.
         eps: f64 = 1e-6,
-        /// Multiple of the parameter that is added to its update, before its size is adapted.
-        /// Default 0.01.
+        /// Multiple of the parameter added to its update, before the update is scaled. Default
+        /// 0.01.
         weight_decay: f64 = 0.01,
     }
 }

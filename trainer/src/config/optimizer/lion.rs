@@ -8,16 +8,16 @@ use crate::config::error::Fault;
 use crate::config::section::{exactly, keys};
 
 keys! {
-    /// `lion`: steps of the same size for all elements, by the signs of averaged gradients.
+    /// `lion`: signs of averaged gradients, so that all elements change by the same amount.
     LionConfig {
-        /// Learning rate; three to ten times smaller than AdamW's would be. Default 0.0001.
+        /// Learning rate; use a value three to ten times smaller than for AdamW. Default 0.0001.
         lr: f64 = 1e-4,
-        /// Decay of the average of gradients, in [0, 1): in the average whose signs a step takes,
-        /// and in the one that is kept. Default `[0.9, 0.99]`.
+        /// Decay of the gradient averages, in [0, 1): of the average whose sign is the step, and of
+        /// the stored average. Default `[0.9, 0.99]`.
         #[serde(deserialize_with = "exactly")]
         betas: [f64; 2] = [0.9, 0.99],
-        /// Share of each parameter, times `lr`, that a step takes away; three to ten times larger
-        /// than AdamW's would be. Default 0.
+        /// Share of each parameter, times `lr`, subtracted in a step; use a value three to ten
+        /// times larger than for AdamW. Default 0.
         weight_decay: f64 = 0.0,
     }
 }

@@ -44,14 +44,13 @@ named_section! {
 keys! {
     /// The keys of `[optimizer]` that go with every `name`.
     OptimizerKeys {
-        /// Whether weight decay takes from biases, the scales and offsets of normalizations, and
-        /// the learned tokens and positions of transformers too, as PyTorch's optimizers do when
-        /// nothing is said. Default true.
+        /// Whether weight decay applies to biases, scales and offsets of normalizations, and the
+        /// learned tokens and positions of transformers, as in PyTorch by default. Default true.
         decay_norm_and_bias: bool = true,
-        /// Other settings for some of the parameters: tables `[[optimizer.groups]]` with the key
-        /// `match`, a pattern for whole paths of parameters in which `*` stands for any characters
-        /// and `?` for one, and `lr_factor` (a multiple of the learning rate), `weight_decay` or,
-        /// for `sgd`, `momentum`. The first that matches a parameter counts. Default none.
+        /// Other settings for some parameters: tables `[[optimizer.groups]]` with the key `match`,
+        /// a pattern for whole parameter paths in which `*` matches any characters and `?` one.
+        /// Further keys are `lr_factor` (a multiple of the learning rate), `weight_decay` and, for
+        /// `sgd`, `momentum`. The first matching group counts. Default none.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         groups: Vec<GroupConfig> = Vec::new(),
     }

@@ -14,38 +14,38 @@ use crate::config::validate::{fraction, in_range, positive};
 names! {
     /// `[optimizer] adjust_lr` of Muon.
     AdjustLr {
-        /// More for layers with more outputs than inputs: times √max(1, outputs / inputs), as in
+        /// Larger for layers with more outputs than inputs: × √max(1, outputs / inputs), as in
         /// PyTorch.
         #[default]
         Original = "original",
-        /// To updates as large as AdamW's, so that its `lr` and `weight_decay` fit: times
-        /// 0.2 · √max(inputs, outputs).
+        /// As large as AdamW's updates, so that its `lr` and `weight_decay` fit: × 0.2 ·
+        /// √max(inputs, outputs).
         MatchRmsAdamW = "match-rms-adamw",
     }
 }
 
 keys! {
-    /// `muon`: orthogonal updates for matrices, which are parameters with exactly two dimensions.
-    /// All others (biases, normalizations, tokens, filters of convolutions) are stepped by AdamW.
+    /// `muon`: orthogonal updates for matrices, that is parameters with exactly two dimensions.
+    /// AdamW updates all others (biases, normalizations, tokens, convolution filters).
     MuonConfig {
         /// Learning rate. Default 0.001.
         lr: f64 = 1e-3,
-        /// Share of the last update that is kept, in [0, 1). Default 0.95.
+        /// Momentum, in [0, 1). Default 0.95.
         momentum: f64 = 0.95,
-        /// Nesterov's form of momentum. Default true.
+        /// Whether to use Nesterov momentum. Default true.
         nesterov: bool = true,
-        /// Steps of the iteration that makes an update orthogonal, 1 to 100. Default 5.
+        /// Iterations that orthogonalize an update, 1 to 100. Default 5.
         ns_steps: u64 = 5,
-        /// The least that an update's norm counts for. Default 1e-7.
+        /// Minimum of an update's norm. Default 1e-7.
         eps: f64 = 1e-7,
-        /// How the rate follows the shape of a matrix: `original` or `match-rms-adamw`. Default
-        /// `original`.
+        /// How the learning rate depends on the shape of a matrix: `original` or `match-rms-adamw`.
+        /// Default `original`.
         adjust_lr: AdjustLr = AdjustLr::Original,
         /// Share of each parameter, times the learning rate, that a step takes away; of AdamW's
         /// parameters too. Default 0.1.
         weight_decay: f64 = 0.1,
-        /// Patterns for whole paths of matrices that are AdamW's too; usual are the first and the
-        /// last layer, such as `["head.*"]`. Each has to match a parameter. Default none.
+        /// Patterns for paths of matrices that AdamW updates too, usually the first and the last
+        /// layer, such as `["head.*"]`. Each must match a parameter. Default none.
         adamw_match: Vec<String> = Vec::new(),
         /// Learning rate of AdamW, on the same schedule. Default: `lr`.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +111,8 @@ impl AnyOptimizer for MuonConfig {
         };
         let mut all: Vec<_> = self.adamw_match.iter().map(named).collect();
         let no_matrix = |parameter: &ParameterSpec| parameter.shape.len() != 2;
-        let no_matrices = ParameterGroup::new("what is no matrix", no_matrix, adamw.clone());
+        let no_matrices =
+            ParameterGroup::new("parameters that are not matrices", no_matrix, adamw.clone());
         all.push(no_matrices.with_lr_factor(rate).or_empty());
         all
     }

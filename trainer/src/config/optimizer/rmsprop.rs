@@ -17,10 +17,10 @@ keys! {
         alpha: f64 = 0.99,
         /// Added to the denominator. Default 1e-8.
         eps: f64 = 1e-8,
-        /// Share of the last update that is kept, in [0, 1). Default 0: no momentum.
+        /// Momentum, in [0, 1). Default 0: no momentum.
         momentum: f64 = 0.0,
-        /// Whether gradients are divided by an estimate of their deviation: the average of squares
-        /// less the square of the average. Default false.
+        /// Whether gradients are divided by an estimate of their standard deviation instead of
+        /// their root mean square. Default false.
         centered: bool = false,
         /// Multiple of the parameter that is added to its gradient. Default 0.
         weight_decay: f64 = 0.0,

@@ -14,9 +14,9 @@ keys! {
     SgdConfig {
         /// Learning rate. Default 0.01.
         lr: f64 = 0.01,
-        /// Share of the last update that is kept, in [0, 1). Default 0: no momentum.
+        /// Momentum, in [0, 1). Default 0: no momentum.
         momentum: f64 = 0.0,
-        /// Nesterov's form of momentum. Default false.
+        /// Whether to use Nesterov momentum. Default false.
         nesterov: bool = false,
         /// Multiple of the parameter that is added to its gradient. Default 0.
         weight_decay: f64 = 0.0,

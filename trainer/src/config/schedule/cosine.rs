@@ -7,9 +7,9 @@ use crate::config::error::Fault;
 use crate::config::section::keys;
 
 keys! {
-    /// `cosine`: half a cosine to `min_lr`.
+    /// `cosine`: cosine decay to `min_lr`.
     Cosine {
-        /// The rate at the end. Default 0.
+        /// Learning rate at the end. Default 0.
         min_lr: f64 = 0.0,
     }
 }

@@ -5,10 +5,9 @@ use crate::config::error::Fault;
 use crate::config::section::keys;
 
 keys! {
-    /// `exponential`: times `gamma` every epoch, a part of it at every step unless `every =
-    /// "epoch"`.
+    /// `exponential`: decay by `gamma` per epoch, applied at every step unless `every = "epoch"`.
     Exponential {
-        /// The least rate. Default 0.
+        /// Minimum learning rate. Default 0.
         min_lr: f64 = 0.0,
         /// The factor, in (0, 1]. Default 0.1.
         gamma: f64 = 0.1,

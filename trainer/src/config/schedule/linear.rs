@@ -5,9 +5,9 @@ use crate::config::error::Fault;
 use crate::config::section::keys;
 
 keys! {
-    /// `linear`: a straight line to `min_lr`.
+    /// `linear`: linear decay to `min_lr`.
     Linear {
-        /// The rate at the end. Default 0.
+        /// Learning rate at the end. Default 0.
         min_lr: f64 = 0.0,
     }
 }

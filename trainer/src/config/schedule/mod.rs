@@ -19,7 +19,7 @@ use super::{Config, MonitorName};
 
 named_section! {
     /// `[schedule]`: how the learning rate changes over the run. `optimizer.lr` is the highest
-    /// rate. Some keys depend on `name`, which is `constant` where it is left out.
+    /// value. Some keys depend on `name`, which defaults to `constant`.
     "schedule" ScheduleConfig(ScheduleKeys) ScheduleKind: AnySchedule, Some("constant");
     "constant" Constant(constant::Constant),
     "linear" Linear(linear::Linear),
@@ -44,10 +44,10 @@ names! {
 names! {
     /// `[schedule] lr_scaling`: how the rate follows the global batch.
     LrScaling {
-        /// Not at all.
+        /// Unchanged.
         #[default]
         None = "none",
-        /// In proportion to the global batch: times `accumulate` × world size.
+        /// In proportion to the global batch: × `accumulate` × world size.
         Linear = "linear",
     }
 }
@@ -55,22 +55,22 @@ names! {
 keys! {
     /// The keys of `[schedule]` that go with every `name`.
     ScheduleKeys {
-        /// When the rate changes: at every `step` or `epoch`. Default `step`.
+        /// When the learning rate changes: at every `step` or `epoch`. Default `step`.
         every: ScheduleEvery = ScheduleEvery::default(),
-        /// `linear` multiplies the rate by the micro-batches of a global batch (`train.accumulate`
-        /// × world size), for a global batch that grows with the ranks (that of
-        /// `train.micro_batch_size` without `train.batch_size`); `none` leaves it. Default `none`.
+        /// `linear` multiplies the learning rate by `train.accumulate` × world size, for a global
+        /// batch that grows with the ranks (`train.micro_batch_size` without `train.batch_size`).
+        /// `none` leaves it. Default `none`.
         lr_scaling: LrScaling = LrScaling::default(),
-        /// Epochs in which the rate first rises in a straight line; of n steps (or epochs) the
-        /// first has 1/n of the rise and the last all of it. Default 0; `one-cycle` has its own.
+        /// Epochs of linear warm-up. Of n steps (or epochs), the first has 1/n of the rise and the
+        /// last all of it. Default 0; `one-cycle` has its own.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "epochs"))]
         warmup_epochs: Option<f64> = None,
-        /// The same as a number of steps.
+        /// `warmup_epochs` as a number of steps.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "steps"))]
         warmup_steps: Option<u64> = None,
-        /// Share of the rate from which the warm-up rises, in [0, 1]. Default 0.
+        /// Share of the learning rate at which the warm-up starts, in [0, 1]. Default 0.
         warmup_factor: f64 = 0.0,
     }
 }
@@ -196,7 +196,7 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     if schedule.warmup_epochs.is_some() && schedule.warmup_steps.is_some() {
         return Err(Fault::in_key(
             "schedule.warmup_steps",
-            "`schedule.warmup_steps` and `schedule.warmup_epochs` say the same thing",
+            "`schedule.warmup_steps` and `schedule.warmup_epochs` both set the warm-up",
         )
         .help("keep one of them"));
     }
@@ -207,8 +207,9 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         };
         let name = schedule.kind.name();
         return Err(
-            Fault::in_key(key, format!("`{name}` has a warm-up of its own")).help(format!(
-                "remove `{key}`; `schedule.peak` is the share of the run in which the rate rises"
+            Fault::in_key(key, format!("`{name}` already has a warm-up")).help(format!(
+                "remove `{key}`; `schedule.peak` is the share of the run in which the learning \
+                 rate rises"
             )),
         );
     }
@@ -220,17 +221,18 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     ensure(good, "schedule.warmup_factor", factor, "in [0, 1]")?;
     schedule.kind.check(config.optimizer.lr())?;
     if !warm && factor != 0.0 {
-        let message = "`schedule.warmup_factor` has no use without a warm-up";
+        let message = "`schedule.warmup_factor` has no effect without a warm-up";
         return Err(Fault::in_key("schedule.warmup_factor", message)
             .help("remove it, or set schedule.warmup_epochs or schedule.warmup_steps"));
     }
     let train = &config.train;
     let grows = train.batch_size.is_none() && train.micro_batch_size.is_some();
     if schedule.lr_scaling == LrScaling::Linear && !grows {
-        let message = "`schedule.lr_scaling` = linear is for a global batch that grows with the \
-                       ranks, and this one is the same for any number of them";
+        let message = "`schedule.lr_scaling` = linear needs a global batch that grows with the \
+                       ranks, but `train.batch_size` fixes it";
         return Err(Fault::in_key("schedule.lr_scaling", message).help(
-            "remove it, or give train.micro_batch_size, the images of each rank, instead of train.batch_size",
+            "remove it, or set train.micro_batch_size, the images per rank, instead of \
+             train.batch_size",
         ));
     }
     Ok(())

@@ -7,14 +7,14 @@ use crate::config::section::keys;
 use crate::config::validate::ensure;
 
 keys! {
-    /// `one-cycle`: up to the highest rate and down again; the momentum stays as it is, as with
-    /// PyTorch's `cycle_momentum=False`. It has a warm-up of its own.
+    /// `one-cycle`: up to the highest learning rate and down again. The momentum does not change,
+    /// as with PyTorch's `cycle_momentum=False`. It has its own warm-up.
     OneCycle {
-        /// Share of the run in which the rate rises, in (0, 1). Default 0.3.
+        /// Share of the run in which the learning rate rises, in (0, 1). Default 0.3.
         peak: f64 = 0.3,
-        /// How many times smaller the first rate is than the highest. Default 25.
+        /// Highest divided by first learning rate. Default 25.
         div_factor: f64 = 25.0,
-        /// How many times smaller the last rate is than the first. Default 10000.
+        /// First divided by last learning rate. Default 10000.
         final_div_factor: f64 = 1e4,
     }
 }

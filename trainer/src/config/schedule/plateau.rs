@@ -18,25 +18,25 @@ names! {
 }
 
 keys! {
-    /// `plateau`: times `factor` when the evaluation after an epoch was no better for more than
-    /// `patience` times in a row, as PyTorch's `ReduceLROnPlateau`.
+    /// `plateau`: decay by `factor` after more than `patience` evaluations in a row without
+    /// improvement, as PyTorch's `ReduceLROnPlateau`.
     Plateau {
-        /// What has to get better: `accuracy` or `loss`. Default `loss`.
+        /// The metric that must improve: `accuracy` or `loss`. Default `loss`.
         monitor: MonitorName = MonitorName::Loss,
         /// The factor, in (0, 1). Default 0.1.
         factor: f64 = 0.1,
-        /// Evaluations in a row that may be no better before the rate falls. Default 10.
+        /// Evaluations in a row without improvement before the learning rate drops. Default 10.
         #[schemars(extend("unit" = "evaluations"))]
         patience: u64 = 10,
-        /// By how much an evaluation has to be better than the best one. Default 0.0001.
+        /// Minimum improvement over the best evaluation. Default 0.0001.
         threshold: f64 = 1e-4,
         /// Whether `threshold` is a share of the best value (`rel`) or a difference from it
         /// (`abs`). Default `rel`.
         threshold_mode: ThresholdMode = ThresholdMode::Rel,
-        /// Evaluations after the rate fell that are not counted. Default 0.
+        /// Evaluations ignored after the learning rate dropped. Default 0.
         #[schemars(extend("unit" = "evaluations"))]
         cooldown: u64 = 0,
-        /// The least rate. Default 0.
+        /// Minimum learning rate. Default 0.
         min_lr: f64 = 0.0,
     }
 }

@@ -6,12 +6,12 @@ use crate::config::section::keys;
 use crate::config::validate::not_negative;
 
 keys! {
-    /// `step`: times `gamma` at every milestone.
+    /// `step`: decay by `gamma` at every milestone.
     Step {
-        /// Epochs after which the rate falls. Default none.
+        /// Epochs after which the learning rate drops. Default none.
         #[schemars(extend("unit" = "epochs"))]
         milestones: Vec<f64> = Vec::new(),
-        /// The same as numbers of steps. Default none.
+        /// `milestones` as numbers of steps. Default none.
         #[schemars(extend("unit" = "steps"))]
         milestone_steps: Vec<u64> = Vec::new(),
         /// The factor, in (0, 1]. Default 0.1.
@@ -49,13 +49,11 @@ impl AnySchedule for Step {
 /// Refuses milestones that are not in ascending order, or of which two are the same.
 fn ascending<T: PartialOrd>(key: &str, milestones: &[T]) -> Result<(), Fault> {
     let wrong = milestones.windows(2).find_map(|pair| match pair {
-        [one, next] if one == next => Some("have the same value twice"),
+        [one, next] if one == next => Some("contain the same value twice"),
         [one, next] if one > next => Some("are not in ascending order"),
         _ => None,
     });
     wrong.map_or(Ok(()), |wrong| {
-        Err(Fault::in_key(key, format!("`{key}` {wrong}")).help(
-            "sort them and name each once; a typing error would lower the rate at another time",
-        ))
+        Err(Fault::in_key(key, format!("`{key}` {wrong}")).help("sort them and list each once"))
     })
 }
