@@ -406,7 +406,7 @@ shell_of_an_allocation() {
 nproc_in_a_task() {
   run nproc srun -n2 "$folder/trainer-plain" "${short[@]}" --nproc 2
   is "$(code nproc)" 2
-  says nproc 'leave --nproc out, or unset SLURM_STEP_ID$'
+  says nproc 'Omit --nproc, or unset SLURM_STEP_ID$'
   # Somewhere else, with what a task has left behind.
   run leftovers env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=4 PMI_RANK=0 PMI_SIZE=4 \
     "$folder/trainer-plain" "${short[@]}" --nproc 2

@@ -77,7 +77,7 @@ fn wrong_arguments_are_refused_before_anything_starts() {
             &["--resume", "checkpoints/7"],
             "there is no such checkpoint or run folder",
         ),
-        (&["--resume", ""], "auto, off, or a path"),
+        (&["--resume", ""], "auto, off or a path"),
         (
             &["--nproc", "3", "--set", "train.batch_size=64"],
             "63 or 66",
@@ -216,7 +216,7 @@ fn a_launcher_that_is_there_is_heard_and_its_variables_are_named() {
     }
     let refused = trial.named_parent("mpirun").run();
     refused.assert_code(2).assert_stderr(&[
-        "--nproc starts ranks, but this process was started by mpi",
+        "--nproc starts ranks, but mpi already started this process",
         "or unset OMPI_COMM_WORLD_RANK\n",
     ]);
 }
@@ -350,7 +350,7 @@ fn what_does_not_fit_the_data_or_the_model_is_told_with_its_place() {
             let finished = Trial::new(&args).file("my.toml", config).run();
             finished
                 .assert_code(2)
-                .assert_stderr(&["wrong configuration", place])
+                .assert_stderr(&["invalid configuration", place])
                 .assert_no_files(&["my.toml"]);
             assert_eq!(finished.stderr.matches(place).count(), 1);
         };

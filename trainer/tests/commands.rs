@@ -189,7 +189,7 @@ fn what_is_no_trained_model_is_named() {
             let finished = then(&run, &[command, more].concat());
             finished
                 .assert_code(2)
-                .assert_stderr(&["wrong configuration"])
+                .assert_stderr(&["invalid configuration"])
                 .assert_stderr(words)
                 .assert_no_files(&[]);
             let told = finished.stderr.matches(words[0]).count();

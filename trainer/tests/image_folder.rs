@@ -233,7 +233,5 @@ fn a_folder_without_images_has_nothing_to_predict() {
     std::fs::create_dir(&empty).unwrap();
     std::fs::write(empty.join("notes.txt"), "no image").unwrap();
     let found = then(&run, &["predict", "RUN", empty.to_str().unwrap()]);
-    found
-        .assert_code(2)
-        .assert_stderr(&["none of the folders has an image"]);
+    found.assert_code(2).assert_stderr(&["found no images"]);
 }

@@ -174,9 +174,9 @@ fn ranks_that_die_are_started_again() {
         .assert_nobody_left()
         .assert_stderr(&[
             "error: rank 0 was killed by signal 9",
-            "starting all ranks again, restart 1 of 3",
+            "restarting all ranks, restart 1 of 3",
             "error: rank 1 was killed by signal 9",
-            "starting all ranks again, restart 3 of 3",
+            "restarting all ranks, restart 3 of 3",
         ]);
     assert_eq!(checksum(&finished), expected);
     assert_eq!(run.metrics(), whole.metrics());
@@ -217,7 +217,7 @@ fn ranks_are_started_again_as_often_as_was_said() {
     kill_after(&run, 25, 0);
     let finished = running.wait(LIMIT);
     finished.assert_code(1).assert_nobody_left();
-    let restarts = finished.stderr.matches("starting all ranks again").count();
+    let restarts = finished.stderr.matches("restarting all ranks").count();
     assert_eq!(restarts, 1, "{}", finished.stderr);
 }
 
@@ -229,7 +229,7 @@ fn ranks_that_fail_by_the_same_error_are_not_started_for_ever() {
         let failed = run.trial(nproc, &["--max-restarts", "9"]).run();
         failed.assert_code(1).assert_nobody_left();
         failed.assert_stderr(&["the same error again", "diverged"]);
-        let restarts = failed.stderr.matches("starting all ranks again").count();
+        let restarts = failed.stderr.matches("restarting all ranks").count();
         assert_eq!(restarts, 1, "{}", failed.stderr);
     }
 }
@@ -243,7 +243,7 @@ fn who_stops_a_run_gets_no_other() {
     let finished = running.wait(LIMIT);
     finished.assert_code(75).assert_nobody_left();
     assert!(
-        !finished.stderr.contains("starting all ranks again"),
+        !finished.stderr.contains("restarting all ranks"),
         "{}",
         finished.stderr
     );
@@ -273,7 +273,7 @@ fn restarts_that_could_not_go_on_are_refused() {
         .run();
     refused
         .assert_code(2)
-        .assert_stderr(&["--max-restarts", "name no path", "auto"]);
+        .assert_stderr(&["--max-restarts", "not a path", "auto"]);
     let refused = run.trial_anywhere(2, &["--max-restarts=1"]).run();
     refused.assert_code(2).assert_stderr(&["--run-dir"]);
     let dir = run.dir();

@@ -20,7 +20,7 @@ use crate::tools::activations;
 pub struct ActivationsArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Images in a micro-batch.
+    /// Sets the number of images in a micro-batch.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     images: u32,
 }

@@ -11,11 +11,11 @@ use crate::tools::trained::{FindError, Trained, Which};
 /// Which configuration.
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
-    /// Configuration: a file, or one of those inside this program (see `trainer configs`).
-    /// Without it the built-in digits are used.
+    /// Reads this configuration, a file or a built-in one (see `trainer configs`). Defaults to the
+    /// built-in digits.
     #[arg(long, value_name = "FILE")]
     pub config: Option<String>,
-    /// Sets one configuration key, for example train.epochs=2; may be repeated.
+    /// Sets a configuration key, for example train.epochs=2. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 }
@@ -33,17 +33,16 @@ impl ConfigArgs {
 /// Which trained model.
 #[derive(Debug, Args)]
 pub struct TrainedArgs {
-    /// A run folder, a checkpoint in it, or a file of weights that `trainer export` or PyTorch
-    /// wrote.
+    /// Uses this run folder, checkpoint, or weights file of `trainer export` or PyTorch.
     #[arg(value_name = "RUN|CHECKPOINT|WEIGHTS", value_parser = paths::argument())]
     path: PathBuf,
-    /// Of a run folder, takes the last good checkpoint rather than the best.
+    /// Uses the last good checkpoint of a run folder instead of the best.
     #[arg(long)]
     last: bool,
-    /// Configuration. Without it, that of the run folder, or of the model that the file says it is.
+    /// Reads this configuration. Defaults to the run's, else the one embedded in the weights file.
     #[arg(long, value_name = "FILE")]
     pub config: Option<String>,
-    /// Sets one configuration key, for example data.dir=/path; may be repeated.
+    /// Sets a configuration key, for example data.dir=/path. May be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }

@@ -23,7 +23,7 @@ use crate::train::schedule::Schedule;
 pub struct CheckArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Number of ranks for which the batch sizes are checked.
+    /// Checks the batch sizes for N ranks.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     nproc: Option<u16>,
 }
@@ -47,7 +47,8 @@ pub fn check_program(config: &Config) -> Result<(), Failure> {
     match parallel.transport.is_built() && parallel.algorithm.is_built() {
         true => Ok(()),
         false => Err(Failure::Usage(
-            "parallel.transport and parallel.algorithm = \"mpi\" need a program that was built with the feature `mpi`"
+            "parallel.transport and parallel.algorithm = \"mpi\" need a program built with the \
+             feature `mpi`"
                 .to_owned(),
         )),
     }
@@ -73,8 +74,8 @@ pub fn say_resolved(
     ));
     if data::needs_download(&config.data) {
         say(
-            "# the data is not there yet and would be downloaded first; parameters, memory and steps are told when it \
-             is: `trainer preview` with this configuration fetches it",
+            "# the data would be downloaded first; parameters, memory and steps are unknown until \
+             then. `trainer preview` with this configuration downloads it",
         );
         return Ok(Vec::new());
     }
@@ -104,7 +105,7 @@ fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
         false => plan.states.clone(),
     };
     let kept = match config.ema.options() {
-        Some(_) => "optimizer and averages",
+        Some(_) => "optimizer + averages",
         None => "optimizer",
     };
     say(&format!(
@@ -112,12 +113,12 @@ fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
     ));
     if shared_by < size {
         say(&format!(
-            "# with shards over {shared_by} ranks, {} copies of them",
+            "# sharded over {shared_by} ranks, {} replicas",
             size / shared_by
         ));
     }
     if plan.states.iter().any(|state| state.whole) {
-        say("# (that which has most: what this optimizer has to see whole is not cut)");
+        say("# (the largest rank: parameters that the optimizer updates as a whole are not split)");
     }
     if let Some(words) = &room.words {
         say(&format!("# ({words})"));

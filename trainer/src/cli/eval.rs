@@ -18,10 +18,10 @@ use crate::system::output::{complain, say};
 pub struct EvalArgs {
     #[command(flatten)]
     trained: TrainedArgs,
-    /// Starts this many ranks on this machine, which share the images.
+    /// Starts N ranks on this machine that share the images.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     nproc: Option<u16>,
-    /// Also writes the result to this file, as JSON.
+    /// Also writes the result to this JSON file.
     #[arg(long, value_name = "FILE", value_parser = paths::argument())]
     json: Option<PathBuf>,
 }

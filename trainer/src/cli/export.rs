@@ -16,10 +16,10 @@ use crate::tools::trained::Format;
 pub struct ExportArgs {
     #[command(flatten)]
     trained: TrainedArgs,
-    /// The safetensors file.
+    /// Writes this safetensors file.
     #[arg(long, value_name = "FILE", default_value = "model.safetensors", value_parser = paths::argument())]
     out: PathBuf,
-    /// How tensors are named and laid out.
+    /// Names and lays out tensors in this format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }

@@ -113,7 +113,7 @@ fn render(error: &ConfigError) -> String {
         .with_links(false);
     let mut text = String::new();
     match handler.render_report(&mut text, error) {
-        Ok(()) => format!("error: wrong configuration\n{}", text.trim_end()),
+        Ok(()) => format!("error: invalid configuration\n{}", text.trim_end()),
         Err(_) => format!("error: {error}"),
     }
 }

@@ -23,16 +23,16 @@ const ROWS: usize = 20;
 pub struct LrFindArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Number of steps, each with a larger rate.
+    /// Sets the number of steps, each with a larger learning rate.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=100_000))]
     steps: u64,
-    /// The first learning rate.
+    /// Sets the first learning rate.
     #[arg(long, value_name = "LR", default_value_t = 1e-6)]
     min: f64,
-    /// The last learning rate, unless the loss goes up for good before.
+    /// Sets the last learning rate. The search ends earlier if the loss diverges.
     #[arg(long, value_name = "LR", default_value_t = 10.0)]
     max: f64,
-    /// The picture, in SVG.
+    /// Writes the plot to this SVG file.
     #[arg(long, value_name = "FILE", default_value = "lr-find.svg", value_parser = paths::argument())]
     out: PathBuf,
 }
@@ -42,16 +42,15 @@ pub fn run(args: &LrFindArgs) -> Result<i32, Failure> {
     let rates = args.min > 0.0 && args.min < args.max && args.max.is_finite();
     if !rates {
         return Err(Failure::Usage(format!(
-            "--min {} and --max {} are no range of learning rates: they must be above 0, and the \
-             first smaller than the second",
+            "--min {} and --max {} are not a range: both must be above 0 and --min the smaller",
             args.min, args.max
         )));
     }
     // The ratio of two numbers that are written in decimals may be a little less than it looks.
     if args.max / args.min < WIDTH * (1.0 - 1e-9) {
         return Err(Failure::Usage(format!(
-            "from --min {:e} to --max {:e} is too little to tell rates apart: the second must be at least {WIDTH} times \
-             the first",
+            "the range from --min {:e} to --max {:e} is too narrow: --max must be at least {WIDTH} \
+             times --min",
             args.min, args.max
         )));
     }
@@ -93,7 +92,7 @@ fn conclude(curve: &Curve, picture: &str) {
         |unclear| unclear.to_string(),
         |suggestion| told(&suggestion),
     ));
-    say(&format!("{steps} steps, drawn in {picture}"));
+    say(&format!("{steps} steps, plot {picture}"));
 }
 
 /// The smaller rate first.

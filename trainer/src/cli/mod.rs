@@ -31,9 +31,10 @@ use crate::system::{allocator, signals, stack, threads};
 use crate::{FAILED, STOPPED_EARLY};
 use failure::Failure;
 
-/// Trains image models on one device or many.
+/// Trains image models on one or more devices.
 ///
-/// Without a command it trains; without arguments, a small CNN on built-in digits with two ranks.
+/// Without a command, trains. Without arguments, trains a small CNN on built-in digits with two
+/// ranks.
 #[derive(Debug, Parser)]
 #[command(name = "trainer", version, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -45,38 +46,37 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Trains a model. This is what happens without a command, too.
+    /// Trains a model (the default command).
     Train(train::TrainArgs),
     /// Checks a configuration and prints it with every default filled in.
     Check(check::CheckArgs),
     /// Evaluates a trained model on the test images.
     Eval(eval::EvalArgs),
-    /// Names what images show.
+    /// Classifies images with a trained model.
     Predict(predict::PredictArgs),
-    /// Writes a page about a run, or one that compares several.
+    /// Writes an HTML report of a run, or a comparison of several.
     Report(report::ReportArgs),
-    /// Writes a trained model into one safetensors file, for PyTorch or Burn.
+    /// Writes a trained model to a safetensors file, for PyTorch or Burn.
     Export(export::ExportArgs),
-    /// Tries learning rates from small to large and suggests one.
+    /// Tries increasing learning rates and suggests one.
     LrFind(lr_find::LrFindArgs),
-    /// Prints the completions of a shell, to be sourced by it.
+    /// Prints shell completions.
     Completions {
-        /// The shell.
+        /// Names the shell.
         shell: clap_complete::Shell,
     },
-    /// Lists the configurations inside this program, or prints one.
+    /// Lists the built-in configurations, or prints one.
     Configs {
-        /// The one to print.
+        /// Names the configuration to print.
         name: Option<String>,
     },
-    /// Writes the reference of all configuration keys, docs/config.md, to standard output.
+    /// Prints the reference of all configuration keys (docs/config.md).
     #[command(hide = true)]
     Docs,
-    /// Prints the bytes of memory that a micro-batch takes beside parameters, gradients and
-    /// optimizer.
+    /// Prints the activation memory of a micro-batch, in bytes.
     #[command(hide = true)]
     Activations(activations::ActivationsArgs),
-    /// Draws the first training batch, augmented and with its labels, into a PNG file.
+    /// Draws the first training batch, augmented and labeled, as a PNG file.
     Preview(preview::PreviewArgs),
 }
 
@@ -131,7 +131,7 @@ fn run(Cli { command, train }: Cli) -> ExitCode {
     let answers = command.answers();
     if let Err(error) = signals::survive_large_files() {
         complain(&format!(
-            "warning: files that are too large will end this program: {error}"
+            "warning: writing a file beyond the size limit will end this program: {error}"
         ));
     }
     let (world, outcome) = execute(command);

@@ -41,7 +41,7 @@ fn attempt(path: &Path, way: Way) -> Result<(), String> {
             return match way {
                 // To open a pipe may take as long as nobody reads from it.
                 Way::InPlace => Ok(()),
-                Way::Replaced => Err("it is no file that could be replaced".to_owned()),
+                Way::Replaced => Err("it is not a file that can be replaced".to_owned()),
             };
         }
         Ok(_) if way == Way::InPlace => {
@@ -55,7 +55,7 @@ fn attempt(path: &Path, way: Way) -> Result<(), String> {
     let folder = folder_of(path);
     if !folder.is_dir() {
         let folder = folder.display();
-        return Err(format!("there is no folder {folder}"));
+        return Err(format!("the folder {folder} does not exist"));
     }
     // Has no name, or loses it at once.
     let tried = tempfile::tempfile_in(folder);
@@ -70,7 +70,7 @@ fn attempt(path: &Path, way: Way) -> Result<(), String> {
 pub fn check_ending(option: &str, path: &Path, ending: &str) -> Result<(), Failure> {
     match path.extension() {
         Some(other) if !other.eq_ignore_ascii_case(ending) => Err(Failure::Usage(format!(
-            "cannot write {}: only .{ending} files are written. Choose another name with {option}",
+            "cannot write {}: the name must end with .{ending}. Choose another name with {option}",
             path.display()
         ))),
         _ => Ok(()),
@@ -129,7 +129,7 @@ mod tests {
             check(Path::new("here"), way).unwrap();
             for (name, part) in [
                 ("folder", "it is a folder"),
-                ("none/new", "there is no folder"),
+                ("none/new", "does not exist"),
                 ("file/new", "Not a directory"),
             ] {
                 let error = check(&path(name), way).unwrap_err();

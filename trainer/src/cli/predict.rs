@@ -19,14 +19,13 @@ use crate::tools::trained::Guess;
 pub struct PredictArgs {
     #[command(flatten)]
     trained: TrainedArgs,
-    /// Image files (PNG, JPEG, WebP, BMP, TIFF or PNM), or folders of them, however deep.
+    /// Reads these image files (PNG, JPEG, WebP, BMP, TIFF or PNM) or folders, with subfolders.
     #[arg(value_name = "IMAGE|FOLDER", required = true, value_parser = paths::argument())]
     images: Vec<PathBuf>,
-    /// Number of classes that are named for each image.
+    /// Prints the K most probable classes of each image.
     #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
-    /// Also writes the classes with their probabilities to this file, one JSON object per image and
-    /// line.
+    /// Also writes classes and probabilities to this file, one JSON object per line and image.
     #[arg(long, value_name = "FILE", value_parser = paths::argument())]
     jsonl: Option<PathBuf>,
 }
@@ -43,7 +42,7 @@ pub fn run(args: &PredictArgs) -> Result<i32, Failure> {
     let images = told.files(&args.images);
     if images.is_empty() {
         return Err(Failure::Usage(
-            "none of the folders has an image; name image files, or folders of them".to_owned(),
+            "found no images; name image files or folders of images".to_owned(),
         ));
     }
     let top = args.top.into();

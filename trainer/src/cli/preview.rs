@@ -16,13 +16,13 @@ use crate::tools::preview::{self, PreviewOptions};
 pub struct PreviewArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// The picture, in PNG.
+    /// Writes the picture to this PNG file.
     #[arg(long, value_name = "FILE", default_value = "preview.png", value_parser = paths::argument())]
     out: PathBuf,
-    /// Number of images; no more than one global batch are shown.
+    /// Shows N images, at most one global batch.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     images: u16,
-    /// The epoch whose first batch is drawn.
+    /// Draws the first batch of this epoch.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     epoch: u32,
 }

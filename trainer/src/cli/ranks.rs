@@ -43,8 +43,8 @@ pub fn world_size(nproc: Option<u16>, default: usize, world: &World) -> Result<u
         // Ranks of our own launcher get its arguments.
         (Launch::Local, _) | (_, None) => Ok(world.size()),
         (launch, Some(_)) => Err(Failure::Usage(format!(
-            "--nproc starts ranks, but this process was started by {launch} as {}; leave --nproc \
-             out, or unset {}",
+            "--nproc starts ranks, but {launch} already started this process as {}. Omit --nproc, \
+             or unset {}",
             world.describe(),
             listed(&launch::variables(launch))
         ))),
@@ -70,7 +70,8 @@ pub fn check_readable(config: Option<&str>, ranks: Ranks, world: &World) -> Resu
     match file.filter(|file| file.exists() && !file.is_file()) {
         None => Ok(()),
         Some(file) => Err(Failure::Usage(format!(
-            "every rank reads the configuration, and {} is not a regular file: write it to one",
+            "every rank reads the configuration, but {} is not a regular file. Save the \
+             configuration to a file",
             file.display()
         ))),
     }
@@ -121,13 +122,13 @@ fn start(
         }
         let said = error_of(&outcome);
         if said.is_some() && said == said_before {
-            complain("the same error again: the ranks are not started any more");
+            complain("the same error again; the ranks are not restarted");
             return Ok(outcome.exit_code().into());
         }
         said_before = said;
         restart += 1;
         complain(&format!(
-            "starting all ranks again, restart {restart} of {restarts}"
+            "restarting all ranks, restart {restart} of {restarts}"
         ));
     }
 }
@@ -149,7 +150,7 @@ fn tell(outcome: &LaunchOutcome, shortage: &dyn Fn() -> Option<String>) {
                 false => format!("error: rank {rank} {exit}{why}"),
             });
             if let Some(shortage) = failure.may_lack_memory().then(shortage).flatten() {
-                complain(&format!("by its estimate, {shortage}"));
+                complain(&format!("estimate: {shortage}"));
             }
         }
         None if !outcome.is_success() => complain(&outcome.to_string()),

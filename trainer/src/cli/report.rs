@@ -16,10 +16,11 @@ const COMPARISON: &str = "compare.html";
 /// Arguments of `trainer report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Folders of runs; several are compared.
+    /// Reads these run folders; compares several.
     #[arg(required = true, value_name = "DIR", value_parser = paths::argument())]
     runs: Vec<PathBuf>,
-    /// The page: report.html in the folder of a single run, compare.html for several.
+    /// Writes the page to this file. Defaults to report.html in the folder of a single run, else
+    /// compare.html.
     #[arg(long, value_name = "FILE", value_parser = paths::argument())]
     out: Option<PathBuf>,
 }

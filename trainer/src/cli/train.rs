@@ -30,27 +30,26 @@ const DEFAULT_RANKS: usize = 2;
 pub struct TrainArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Starts this many ranks on this machine. Without it one is started, or two when no
-    /// configuration is named.
+    /// Starts N ranks on this machine. Defaults to 1, or 2 without a configuration.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     nproc: Option<u16>,
-    /// Folder of this run. Default: runs/<configuration>-<time>.
+    /// Writes the run to this folder. Defaults to runs/<configuration>-<time>.
     #[arg(long, value_name = "DIR", value_parser = paths::argument())]
     run_dir: Option<PathBuf>,
-    /// What to continue from: auto (the last good checkpoint of the run folder, else of the newest
-    /// run of the same configuration), off, or the path of a checkpoint or run folder, whose
-    /// configuration is taken where --config names none.
+    /// Resumes from a checkpoint: auto (the last good one of the run folder, else of the newest run
+    /// of the same configuration), off, or the path of a checkpoint or run folder. With a path,
+    /// --config defaults to its configuration.
     // The last one counts: ranks that are started again get one more.
     #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off", overrides_with = "resume")]
     resume: Resume,
-    /// Restarts all ranks after a failure, at most N times; they continue from the last good
-    /// checkpoint of the run folder.
+    /// Restarts all ranks after a failure, at most N times, from the last good checkpoint of the
+    /// run folder.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "run_dir")]
     max_restarts: u16,
-    /// Shows the run on a full screen, where there is a terminal.
+    /// Shows a full-screen dashboard if there is a terminal.
     #[arg(long)]
     dashboard: bool,
-    /// Checks everything and says what would be done, without training.
+    /// Checks everything and prints the plan without training.
     #[arg(long)]
     dry_run: bool,
 }
@@ -79,10 +78,7 @@ impl TrainArgs {
         match Meta::config_of(&manifest) {
             Some(text) => Loaded::of_checkpoint(&path, &text, sets).map(Some),
             None => Err(ConfigError::new(
-                format!(
-                    "{} does not say with which configuration it was trained",
-                    path.display()
-                ),
+                format!("{} does not contain its configuration", path.display()),
                 Some("name it with --config".to_owned()),
             )),
         }
@@ -102,7 +98,7 @@ impl TrainArgs {
 /// Reads the value of `--resume`.
 fn resume_from(text: &str) -> Result<Resume, String> {
     match text {
-        "" => Err("say auto, off, or a path".to_owned()),
+        "" => Err("use auto, off or a path".to_owned()),
         "auto" => Ok(Resume::Auto),
         "off" => Ok(Resume::Off),
         path => Ok(Resume::Path(paths::expand(path.as_ref())?)),
@@ -161,15 +157,15 @@ fn check_restarts(args: &TrainArgs, world: &World) -> Result<(), Failure> {
     let launch = world.launch();
     if !matches!(launch, Launch::Single | Launch::Local) {
         return Err(Failure::Usage(format!(
-            "--max-restarts is for ranks that this program starts itself (--nproc), and {launch} has started this one: it \
-             can start ranks again, too, with --resume auto"
+            "--max-restarts applies to ranks that this program starts (--nproc), but {launch} \
+             started this one. That launcher can restart the ranks itself, with --resume auto"
         )));
     }
     match args.resume {
         Resume::Auto | Resume::Off => Ok(()),
         Resume::Path(_) => Err(Failure::Usage(
-            "--max-restarts goes on at the last good checkpoint of the run folder, and there may be none yet: name no path \
-             with --resume, but auto"
+            "--max-restarts resumes from the last good checkpoint of the run folder, so it needs \
+             --resume auto or off, not a path"
                 .to_owned(),
         )),
     }

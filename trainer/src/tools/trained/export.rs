@@ -20,10 +20,10 @@ use crate::train::misfit;
 /// How tensors are named and laid out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// As the model's reference in PyTorch.
+    /// Like the reference model in PyTorch.
     #[default]
     Torch,
-    /// As Burn's modules.
+    /// Like Burn's modules.
     Burn,
 }
 
