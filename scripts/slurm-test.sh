@@ -226,7 +226,7 @@ nodes_that_hold_copies() {
   run hybrid srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" "${short[@]}" \
     --set parallel.strategy=zero-3 --set parallel.shard_within=node
   says hybrid '4 ranks on 2 nodes, started by slurm .* over shm\+tcp'
-  says hybrid 'zero-3 shards over 2 ranks, over shm; 2 such sets of ranks hold the same, over tcp'
+  says hybrid 'zero-3 shards over 2 ranks \(shm\), 2 replicas \(tcp\)'
   close_to_plain hybrid
   no_orphans hybrid
   run lopsided srun --kill-on-bad-exit=1 -N2 -n4 "$folder/trainer-plain" "${short[@]}" \
@@ -285,7 +285,7 @@ copies_over_openmpi() {
   run hybrid_mpi srun --kill-on-bad-exit=1 --mpi=pmix -N2 -n4 --ntasks-per-node=2 \
     "$folder/trainer-openmpi" "${short[@]}" --set parallel.strategy=zero-3 --set parallel.shard_within=node
   says hybrid_mpi '4 ranks on 2 nodes, started by mpi .*, over shm\+mpi'
-  says hybrid_mpi 'over shm; 2 such sets of ranks hold the same, over mpi'
+  says hybrid_mpi '\(shm\), 2 replicas \(mpi\)'
   close_to_plain hybrid_mpi
   is "$(losses hybrid_mpi)" "$(losses hybrid)"
   no_orphans hybrid_mpi
@@ -597,8 +597,8 @@ killed_daemon_of_the_tasks() {
       ((SECONDS < limit)) || { echo 'ranks live on after 20 s'; return 1; }
       sleep 0.1
     done
-    grep -q 'which has started this rank, is gone' "$work/$name/logs/rank-$((tasks - 1)).log"
-    grep -q 'stopped after step .* because of its launcher being gone' "$work/$name/logs/rank-0.log"
+    grep -q 'which started this rank, is gone' "$work/$name/logs/rank-$((tasks - 1)).log"
+    grep -q 'stopped after step .* because of a dead launcher' "$work/$name/logs/rank-0.log"
     in_cluster scancel --name=trainer-plain || true
     wait
   done

@@ -13,7 +13,7 @@ use crate::config::ConfigError;
 
 /// Weights of a file that a model cannot start from.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot start from model.weights: {source}{}", hint(*other_head))]
+#[error("cannot load model.weights: {source}{}", hint(*other_head))]
 pub struct InitialError {
     /// Whether all but the last layer fits.
     pub(crate) other_head: bool,
@@ -23,8 +23,8 @@ pub struct InitialError {
 fn hint(other_head: bool) -> &'static str {
     match other_head {
         true => {
-            "\nonly the last layer does not fit, as of a model for other classes: set model.new_head = true \
-             to start with a new one"
+            "\nOnly the last layer does not fit, as in a model for other classes. Set \
+             model.new_head = true to train a new one"
         }
         false => "",
     }
@@ -74,8 +74,8 @@ pub enum TrainError {
     },
     /// A rank has opened other data.
     #[error(
-        "rank {rank} has other data than rank 0: {theirs} there, {ours} on rank 0. Give all nodes the same files \
-         (data.dir)"
+        "rank {rank} has other data than rank 0: {theirs} there, {ours} on rank 0. Give all nodes \
+         the same files (data.dir)"
     )]
     DataDiffers {
         /// The first rank that differs.
@@ -87,14 +87,14 @@ pub enum TrainError {
     },
     /// A trained model knows other classes than those of the data.
     #[error(
-        "the model was trained for other classes: {0}. Name the data that it was trained on (data.dir), whose \
-         classes have the same names in the same order, or train a model for these"
+        "the model was trained for other classes: {0}. Set data.dir to data with the same class \
+         names in the same order, or train a model for these classes"
     )]
     OtherClasses(String),
     /// A file of weights is of a model for images that were normalised otherwise.
     #[error(
-        "the model was trained on images normalized by the mean {:?} and the deviation {:?}, and the data is by {:?} and \
-         {:?}: set data.mean and data.std to the former",
+        "the model was trained on images normalized with mean {:?} and standard deviation {:?}, \
+         but the data uses {:?} and {:?}. Set data.mean and data.std to the values of the training",
         trained.mean, trained.std, data.mean, data.std
     )]
     OtherNormalization {
@@ -111,14 +111,14 @@ pub enum TrainError {
     Memory(#[from] burn_dist::device::MemoryShortage),
     /// The images cannot be changed on the device as asked.
     #[error(
-        "data.on_device = true needs a data.augment of shift, crop (by less than the image), flip \
-         and repeat alone; leave it out, or set data.on_device = false"
+        "data.on_device = true supports only the augmentations shift, crop (by less than the \
+         image), flip and repeat. Remove the others, or set data.on_device = false"
     )]
     DataOnDevice,
     /// A schedule that follows the evaluations, and no images for them.
     #[error(
-        "the schedule `{schedule}` follows the evaluations, and there are no test images: give some (data.dir), or \
-         choose another schedule.name"
+        "the schedule `{schedule}` depends on evaluations, but there are no test images. Provide \
+         some (data.dir), or choose another schedule.name"
     )]
     NoEvaluation {
         /// Name of the schedule.
@@ -126,8 +126,8 @@ pub enum TrainError {
     },
     /// A group of `[[optimizer.groups]]` that changes nothing.
     #[error(
-        "every parameter that the group `{group}` matches belongs to a group before it: the first that matches a \
-         parameter counts. Put it before them, or remove it"
+        "the group `{group}` is never used: groups before it match all its parameters, and the \
+         first match counts. Move it up, or remove it"
     )]
     GroupTaken {
         /// Pattern of the group.
@@ -135,9 +135,9 @@ pub enum TrainError {
     },
     /// A batch normalization would get one value per channel.
     #[error(
-        "a batch normalization of the model would get one value per channel, so its output would be the same for every \
-         image: its input has one position, and a micro-batch has one image. Set train.micro_batch_size to at least \
-         2{}{}, or train on larger images",
+        "a batch normalization gets one value per channel, so it gives the same output for every \
+         image. Its input has one position, and a micro-batch has one image. Set \
+         train.micro_batch_size to at least 2{}{}, or train on larger images",
         more_than_one(*accumulate).map(|now| format!(", lower train.accumulate (now {now})")).unwrap_or_default(),
         if *together { ", set parallel.sync_batch_norm = true" } else { "" }
     )]
@@ -162,8 +162,8 @@ pub enum TrainError {
     },
     /// What a device was to compute cannot be read; most often its memory was not enough for it.
     #[error(
-        "{what} could not be computed: {reason}\nIf the device has too little memory, lower \
-         train.micro_batch_size, or set train.recompute = true"
+        "cannot compute {what}: {reason}\nIf the device is out of memory, lower \
+         train.micro_batch_size or set train.recompute = true"
     )]
     NotComputed {
         /// What was computed.
@@ -189,7 +189,7 @@ pub enum TrainError {
         end: &'static str,
     },
     /// The run folder cannot be made or written.
-    #[error("cannot write the run folder, at {}: {error}", path.display())]
+    #[error("cannot write the run folder at {}: {error}", path.display())]
     RunDir {
         /// The folder or file.
         path: PathBuf,
@@ -212,14 +212,14 @@ pub enum TrainError {
     },
     /// The run folder is somebody else's.
     #[error(
-        "{} already holds a run; choose another folder with --run-dir, or move that one away",
+        "{} already contains a run. Choose another folder with --run-dir, or move that one away",
         .0.display()
     )]
     RunDirTaken(PathBuf),
     /// Another run has begun and ended in the folder since this one began.
     #[error(
-        "{by} has trained in {} since this run began, and has ended. To continue what it has done, start this run again \
-         with --resume auto; otherwise choose another folder with --run-dir",
+        "{by} trained in {} after this run started, and has ended. To continue from its result, \
+         start this run again with --resume auto. Otherwise choose another folder with --run-dir",
         folder.display()
     )]
     RunDirJustTaken {
@@ -230,7 +230,7 @@ pub enum TrainError {
     },
     /// Another process writes into the run folder.
     #[error(
-        "{} is in use by {by}; wait for it to end, or choose another folder with --run-dir{}",
+        "{} is in use by {by}. Wait for it to end, or choose another folder with --run-dir{}",
         folder.display(),
         lost_lock.as_deref().map(left_behind).unwrap_or_default()
     )]
@@ -244,12 +244,13 @@ pub enum TrainError {
     },
     /// The run folder, or the token in it, is not this run's any more.
     #[error(
-        "{}. This run ends, so that two never write there. {}",
+        "{}. This run ends, so that no two runs write there. {}",
         lost(folder, by.as_deref()),
         match saved {
             true => "To continue it, start it again with --resume auto",
-            false => "No checkpoint lies there now: start the run anew, or put the folder back and start the run with \
-                      --resume auto",
+            false =>
+                "The folder contains no checkpoint: start a new run, or restore the folder and \
+                 start the run with --resume auto",
         }
     )]
     RunDirLost {
@@ -264,7 +265,7 @@ pub enum TrainError {
     #[error("{0}")]
     Refused(String),
     /// Something else lies where the run folder should be.
-    #[error("{} is not a folder; choose another with --run-dir", .0.display())]
+    #[error("{} is not a folder. Choose another with --run-dir", .0.display())]
     RunDirNotAFolder(PathBuf),
 }
 
@@ -278,7 +279,8 @@ fn lost(folder: &Path, by: Option<&str>) -> String {
     match by {
         Some(by) => format!("the run folder {folder} was taken over by {by}"),
         None => format!(
-            "the file .lock in the run folder {folder} is gone: it or the folder was removed, moved or replaced"
+            "the file .lock in the run folder {folder} is missing: it or the folder was removed, \
+             moved or replaced"
         ),
     }
 }
@@ -296,7 +298,7 @@ impl From<datasets::DatasetError> for TrainError {
 /// What to do about a lock whose holder may be gone.
 fn left_behind(lock: &Path) -> String {
     format!(
-        ". Where that host is gone for good, a network file system may keep its lock: remove {}",
+        ". If that host is gone for good, a network file system may keep its lock: remove {}",
         lock.display()
     )
 }

@@ -75,7 +75,7 @@ fn wrong_arguments_are_refused_before_anything_starts() {
         ),
         (
             &["--resume", "checkpoints/7"],
-            "there is no such checkpoint or run folder",
+            "no such checkpoint or run folder",
         ),
         (&["--resume", ""], "auto, off or a path"),
         (
@@ -260,7 +260,7 @@ fn what_fits_is_told_of_the_device_that_is_asked_for() {
         assert_eq!(fits("cuda"), 0);
         let told = Trial::new(&["check", "--set", "train.device=cuda"]).run();
         assert!(
-            told.stdout.contains("# (what fits is not told: "),
+            told.stdout.contains("# (whether it fits is unknown: "),
             "{}",
             told.stdout
         );
@@ -273,7 +273,7 @@ fn a_folder_that_holds_a_run_is_refused() {
         .file("old/metrics.jsonl", "")
         .run()
         .assert_code(2)
-        .assert_stderr(&["old already holds a run"]);
+        .assert_stderr(&["old already contains a run"]);
     // What is no folder is refused even where a run may be continued.
     Trial::new(&["--run-dir", "file", "--resume", "auto"])
         .file("file", "")

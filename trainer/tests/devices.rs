@@ -9,7 +9,7 @@ use common::Trial;
 fn a_run_says_what_it_computes_on_and_why() {
     let finished = Trial::tiny(&[], &["train.device=cpu"]).run();
     finished.assert_code(0);
-    let line = "computes on Flex(Cpu): the processor, as asked for";
+    let line = "computes on Flex(Cpu): the CPU, as requested";
     assert!(finished.stdout.contains(line), "{}", finished.stdout);
 }
 
@@ -45,7 +45,7 @@ fn images_on_the_device_need_a_simple_augmentation() {
     let finished = Trial::tiny(&[], &settings).run();
     finished
         .assert_code(2)
-        .assert_stderr(&["data.on_device = true needs a data.augment"]);
+        .assert_stderr(&["data.on_device = true supports only"]);
 }
 
 #[test]
@@ -374,7 +374,7 @@ mod soft_cuda {
                 .run();
             checked.assert_code(0);
             assert!(
-                checked.stdout.contains(", which 2 ranks share; "),
+                checked.stdout.contains(", shared by 2 ranks; "),
                 "{}",
                 checked.stdout
             );
@@ -471,7 +471,7 @@ mod soft_cuda {
                 .assert_code(0)
                 .assert_stderr(&[words])
                 .assert_nobody_left();
-            let share = finished.stdout.contains("which 2 ranks share");
+            let share = finished.stdout.contains("shared by 2 ranks");
             assert_eq!(share, devices == "1", "{}", finished.stdout);
         }
     }
@@ -505,7 +505,7 @@ mod soft_cuda {
         let [first, second] = ranks(["0", "1"]);
         first.assert_code(0);
         second.assert_code(0);
-        assert!(!first.stdout.contains("ranks share"), "{}", first.stdout);
+        assert!(!first.stdout.contains("shared by"), "{}", first.stdout);
         let [first, _] = ranks(["1", "1"]);
         first
             .assert_code(1)

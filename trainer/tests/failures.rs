@@ -283,9 +283,9 @@ fn ranks_whose_launcher_is_killed_save_and_end() {
         running.wait_for_metrics(5);
         kill_process(running.pid(), signal).unwrap();
         let finished = running.wait(Duration::from_secs(10));
-        let told = "because of its launcher being gone; start the run again with --resume auto";
+        let told = "because of a dead launcher; start the run again with --resume auto";
         assert!(finished.stdout.contains(told), "{}", finished.stdout);
-        finished.assert_stderr(&["sh (process ", "which has started this rank, is gone"]);
+        finished.assert_stderr(&["sh (process ", "which started this rank, is gone"]);
         for rank in ["code.0", "code.1"] {
             wait_for_file(&finished.path(rank), "75\n");
         }
@@ -347,7 +347,7 @@ fn a_rank_that_waits_for_others_ends_at_a_request_to_save() {
         let finished = running.wait(Duration::from_secs(5));
         finished
             .assert_code(75)
-            .assert_stderr(&["before the first step: start the run again"])
+            .assert_stderr(&["before the first step; start the run again"])
             .assert_no_files(&[]);
         let said = format!("{}{}", finished.stdout, finished.stderr);
         assert!(!said.contains("checkpoint"), "{said}");

@@ -78,7 +78,7 @@ fn a_checkpoint_is_for_classes_of_the_same_names() {
     let other = folder.path().join("other");
     pictures(&other, &["ant", "bee", "dog"]);
     let elsewhere = format!("data.dir={}", other.display());
-    let difference = "class 2 was `cat` in training, and is `dog` in the data";
+    let difference = "class 2 was `cat` in training and is `dog` in the data";
     for nproc in ["1", "2"] {
         let args = ["eval", "RUN", "--nproc", nproc, "--set", &elsewhere];
         let found = then(&run, &args);
@@ -136,7 +136,7 @@ fn a_class_that_is_renamed_moves_the_labels_of_others() {
     let found = then(&run, &["eval", "RUN"]);
     found
         .assert_code(1)
-        .assert_stderr(&["class 0 was `ant` in training, and is `bee` in the data"]);
+        .assert_stderr(&["class 0 was `ant` in training and is `bee` in the data"]);
 }
 
 /// The loss of `trainer eval`.
@@ -199,7 +199,7 @@ fn numbers_for_other_channels_are_shown_where_they_are_written() {
         ("data.std=[0.5, 0.5, 0.5, 0.5]", "data.std"),
     ] {
         let found = train(&data, &[], &[set]);
-        let reason = "the number of channels is 3";
+        let reason = "for 3 channels";
         found
             .assert_code(2)
             .assert_stderr(&[key, reason, "--set", set]);
@@ -216,7 +216,7 @@ fn what_teaches_nothing_is_warned_of() {
     run.assert_code(0);
     for warning in [
         "the data has one class, `ant`",
-        "the loss was 0 at each of the last 10 steps",
+        "the loss was 0 in each of the last 10 steps",
     ] {
         let told = run.stdout.matches(warning).count() + run.stderr.matches(warning).count();
         assert_eq!(told, 1, "{warning}: {}\n{}", run.stdout, run.stderr);

@@ -102,7 +102,7 @@ fn a_stack_that_is_too_small_is_raised_or_named() {
     // With 16 KiB, a larger environment leaves no room: the system ends the program before it runs.
     run("--stack=65536:65536")
         .assert_code(1)
-        .assert_stderr(&["error: the stack may have", "`ulimit -s 8192`"])
+        .assert_stderr(&["error: the stack limit is", "`ulimit -s 8192`"])
         .assert_no_files(&[]);
 }
 

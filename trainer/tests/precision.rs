@@ -206,7 +206,7 @@ fn a_run_whose_loss_has_no_scale_any_more_goes_on_from_before_that() {
     let failed = in_folder(folder.path(), &["train.epochs=5"]);
     failed
         .assert_code(1)
-        .assert_stderr(&["set aside the state from which training diverged"]);
+        .assert_stderr(&["abandoned the state in which training diverged"]);
     // At most as often as there are checkpoints.
     let slower = ["train.epochs=5", "optimizer.lr=0.001"];
     let mut again = (0..4).map(|_| in_folder(folder.path(), &slower));
@@ -224,14 +224,14 @@ fn the_mean_loss_of_an_epoch_is_the_same_when_it_is_continued() {
     let whole = in_folder(folder.path(), &["train.epochs=1"]);
     whole.assert_code(0);
     // In f16 no loss is a number, in f32 it is a large one.
-    whole.assert_stderr(&["an evaluation overflowed in f16", "eval_precision"]);
+    whole.assert_stderr(&["evaluation overflowed in f16", "eval_precision"]);
     let run_dir = folder.path().join("run");
     let again = Trial::new(&["eval", run_dir.to_str().unwrap()])
         .start()
         .wait(LIMIT);
     again
         .assert_code(0)
-        .assert_stderr(&["an evaluation overflowed in f16"]);
+        .assert_stderr(&["evaluation overflowed in f16"]);
     let skipped = whole.metrics_in(&run_dir, "train");
     assert!(skipped.len() < 20, "no loss was left out");
     let checkpoint = folder.path().join("run/checkpoints/step-0000000010");

@@ -314,7 +314,7 @@ fn a_damaged_checkpoint_is_passed_over() {
     fs::write(&file, bytes).unwrap();
     let finished = run.finish(2, &["--resume", "auto"]);
     for part in [
-        "passed over a checkpoint",
+        "skipped a checkpoint",
         "checksum is wrong",
         "step-0000000057",
     ] {
@@ -342,7 +342,7 @@ fn a_run_that_goes_back_sets_later_checkpoints_aside() {
     ];
     let finished = run.trial_anywhere(1, &args).run();
     finished.assert_code(0).assert_no_files(&[]);
-    let told = "set aside what was saved after step 54: abandoned-0000000057, abandoned-0000000060";
+    let told = "abandoned checkpoints after step 54: abandoned-0000000057, abandoned-0000000060";
     assert!(finished.stdout.contains(told), "{}", finished.stdout);
     // What it did since counts, not what was there before.
     let finished = run.finish(1, &["--resume", "auto"]);
@@ -386,11 +386,11 @@ fn checkpoints_of_which_none_is_good_are_no_reason_to_start_anew() {
     for refused in [run.trial(1, &auto), run.trial_anywhere(1, &named)] {
         let refused = refused.run();
         refused.assert_code(1).assert_stderr(&[
-            "holds no good checkpoint",
+            "contains no good checkpoint",
             "step-0000000015",
             "step-0000000018",
             "step-0000000020",
-            "no manifest.json",
+            "manifest.json is missing",
             "--resume PATH",
         ]);
     }
@@ -419,7 +419,7 @@ fn a_run_goes_on_without_the_numbers_that_a_crash_of_its_node_took() {
     finished.assert_stderr(&[
         "warning",
         "metrics.jsonl",
-        "numbers are missing, the run goes on",
+        "Metrics are missing; the run continues",
     ]);
     assert_ne!(checksum(&finished), expected);
     assert!(metrics.starts_with(&left));
@@ -490,13 +490,13 @@ fn a_finished_run_has_nothing_left_to_do() {
     let again = run.finish(1, &["--resume", "auto"]);
     assert_eq!(checksum(&again), expected);
     assert_eq!(run.metrics(), metrics);
-    let told = "nothing is left to do: the run has ended after step 60, in epoch 3 of 3";
+    let told = "nothing to do: the run ended after step 60, in epoch 3 of 3";
     assert!(again.stdout.contains(told), "{}", again.stdout);
     // Without being told to continue, nobody's numbers are touched.
     let refused = run.trial(1, &[]).run();
     refused
         .assert_code(2)
-        .assert_stderr(&["already holds a run"]);
+        .assert_stderr(&["already contains a run"]);
 }
 
 #[test]
@@ -575,8 +575,8 @@ fn a_run_whose_lock_or_folder_is_taken_away_ends_and_no_two_ever_write() {
     };
     type Harm<'a> = &'a dyn Fn(&Run);
     let cases: [(Harm<'_>, &str, usize); 3] = [
-        (&remove_lock, "is gone: it or the folder was removed", 1),
-        (&replace_folder, "No checkpoint lies there now", 2),
+        (&remove_lock, "is missing: it or the folder was removed", 1),
+        (&replace_folder, "The folder contains no checkpoint", 2),
         (&take_over, "was taken over by process 7 on elsewhere", 1),
     ];
     for (take_away, told, nproc) in cases {
@@ -659,7 +659,7 @@ fn checkpoints_whose_numbers_are_gone_are_not_mixed_with_those_of_a_new_run() {
     let refused = run.trial(1, &[]).run();
     refused
         .assert_code(2)
-        .assert_stderr(&["already holds a run"]);
+        .assert_stderr(&["already contains a run"]);
 }
 
 #[test]
@@ -669,13 +669,12 @@ fn numbers_of_a_run_without_checkpoints_are_set_aside() {
     let metrics = run.metrics();
     let dir = run.dir();
     let unused = Trial::new(&["eval", dir.to_str().unwrap()]).run();
-    unused.assert_code(2).assert_stderr(&[
-        "this run saved no checkpoints",
-        "checkpoint.every_epochs = 1",
-    ]);
+    unused
+        .assert_code(2)
+        .assert_stderr(&["this run has no checkpoint", "checkpoint.every_epochs = 1"]);
     let before = fs::read(dir.join("metrics.jsonl")).unwrap();
     let again = run.finish(1, &["--resume", "auto"]);
-    for told in ["training starts anew", "abandoned-1-metrics.jsonl"] {
+    for told in ["starting a new run", "abandoned-1-metrics.jsonl"] {
         assert!(again.stdout.contains(told), "{}", again.stdout);
     }
     assert_eq!(checksum(&again), expected);
@@ -788,7 +787,7 @@ fn a_run_ends_when_the_target_is_reached_or_nothing_gets_better() {
     let run = Run::new(&settings);
     let finished = run.finish(2, &[]);
     assert!(
-        finished.stdout.contains("the loss was no better"),
+        finished.stdout.contains("the loss did not improve"),
         "{}",
         finished.stdout
     );
@@ -803,7 +802,7 @@ fn checkpoints_that_cannot_be_written_do_not_end_the_run() {
     fs::create_dir_all(taken.parent().unwrap()).unwrap();
     fs::write(&taken, "a file").unwrap();
     let finished = run.finish(1, &[]);
-    finished.assert_stderr(&["a checkpoint was not written, the run goes on"]);
+    finished.assert_stderr(&["checkpoint not written; the run continues"]);
     assert!(run.dir().join("checkpoints/step-0000000018").is_dir());
 }
 
@@ -849,13 +848,13 @@ fn a_run_whose_last_state_cannot_be_written_has_failed() {
         in_the_way(&ended, &[20]);
         let failed = ended.trial(nproc, &[]).run();
         failed.assert_code(1).assert_nobody_left();
-        failed.assert_stderr(&["step 20 was not saved: the run has ended", "--resume auto"]);
+        failed.assert_stderr(&["step 20 was not saved: the run ended", "--resume auto"]);
         // Who starts it again for as long as it says 75 must not do so for ever.
         let paused = Run::new(&["checkpoint.every_steps=0", "train.max_minutes=1e-9"]);
         in_the_way(&paused, &[1, 2, 3, 4, 5]);
         let failed = paused.trial(nproc, &[]).run();
         failed.assert_code(1).assert_nobody_left();
-        failed.assert_stderr(&["was not saved: the run was to stop here"]);
+        failed.assert_stderr(&["was not saved: the progress since the last good"]);
         assert!(
             !failed.stdout.contains("--resume auto"),
             "{}",
@@ -912,9 +911,9 @@ fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
         .assert_code(1)
         .assert_nobody_left()
         .assert_stderr(&[
-            "a checkpoint was not written, the run goes on",
+            "checkpoint not written; the run continues",
             "No space left",
-            "the state after step 60 was not saved: the run has ended, but the model",
+            "the state after step 60 was not saved: the run ended, but its final model",
             "error: rank 0 exited with code 1",
         ]);
     assert_eq!(checksum(&finished), whole);
@@ -987,7 +986,7 @@ fn a_limit_of_the_size_of_files_does_not_end_the_run() {
     let run = Run::new(&["checkpoint.keep=100"]);
     let finished = run.trial(1, &[]).with_file_limit(64).run();
     finished.assert_code(1).assert_stderr(&[
-        "a checkpoint was not written, the run goes on",
+        "checkpoint not written; the run continues",
         "File too large",
         "was not saved",
     ]);
@@ -1005,7 +1004,7 @@ fn numbers_that_a_full_disk_does_not_take_do_not_end_the_run() {
     let all = run.metrics();
     run.at = Some(disk.0.path().join("run"));
     let finished = run.finish(2, &[]);
-    finished.assert_stderr(&["numbers of the run cannot be written", "No space left"]);
+    finished.assert_stderr(&["cannot write metrics to", "No space left"]);
     assert_eq!(checksum(&finished), whole);
     let text = fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap();
     assert!(text.ends_with('\n'), "half a line: {text}");
@@ -1013,7 +1012,7 @@ fn numbers_that_a_full_disk_does_not_take_do_not_end_the_run() {
     assert!(!some.is_empty() && some.len() < all.len());
     assert!(some.iter().all(|line| all.contains(line)));
     // Not one for every line.
-    let warnings = finished.stderr.matches("numbers of the run").count();
+    let warnings = finished.stderr.matches("cannot write metrics to").count();
     assert!(warnings <= all.len() - some.len(), "{}", finished.stderr);
 }
 
@@ -1051,7 +1050,7 @@ fn what_has_changed_is_told_kept_and_recorded() {
         "--set",
         "model.weights=none.pt",
     ];
-    let told = "warning: model.weights is not read";
+    let told = "warning: model.weights is ignored";
     assert!(run.finish(1, &weights).stdout.contains(told));
     let sets = ["--set", "train.epochs=3", "--set", "optimizer.lr=0.002"];
     let would = [&["--resume", "auto", "--dry-run"], &sets[..]].concat();
@@ -1173,7 +1172,7 @@ fn who_goes_on_with_fewer_ranks_is_told_the_key_that_keeps_the_batch() {
     let refused = train("1", &["train.epochs=2"]);
     refused.assert_code(1).assert_stderr(&[
         "written with train.batch_size = 12, this run has 6",
-        "the ranks are 1 instead of 2: set train.accumulate = 2",
+        "set train.accumulate = 2 (the world size is 1 instead of 2)",
     ]);
     let finished = train("1", &["train.epochs=2", "train.accumulate=2"]);
     finished.assert_code(0);

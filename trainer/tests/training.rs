@@ -267,7 +267,7 @@ fn ranks_started_by_somebody_else_refuse_wrong_arguments_together() {
     let used = tempfile::tempdir().unwrap();
     std::fs::write(used.path().join("metrics.jsonl"), "").unwrap();
     for (folder, args, words) in [
-        (used.path().to_owned(), &[][..], "already holds a run"),
+        (used.path().to_owned(), &[][..], "already contains a run"),
         (
             used.path().join("metrics.jsonl"),
             &["--resume", "auto"],
@@ -318,7 +318,7 @@ fn asking_to_resume_says_that_there_is_nothing() {
     let finished = Trial::tiny(&["--resume", "auto"], &["train.max_steps=1"]).run();
     finished.assert_code(0);
     assert!(
-        finished.stdout.contains("training starts anew"),
+        finished.stdout.contains("starting a new run"),
         "{}",
         finished.stdout
     );

@@ -156,7 +156,7 @@ fn files_are_not_taken_for_what_they_are_not() {
     let without = exported.then(&["eval", "FILE", "--nproc", "2"]);
     without
         .assert_code(2)
-        .assert_stderr(&["model.safetensors does not say on which data", "--config"]);
+        .assert_stderr(&["model.safetensors does not name the data", "--config"]);
     let other = [
         "data.name=generated",
         "data.size=28",
@@ -170,7 +170,7 @@ fn files_are_not_taken_for_what_they_are_not() {
         .assert_code(1)
         .assert_stderr(&["trained for other classes", "`0`"]);
     for (setting, told) in [
-        ("data.mean=[0.5]", "images normalized by"),
+        ("data.mean=[0.5]", "images normalized with"),
         ("model.hidden=17", "fc1.weight"),
     ] {
         let args = ["eval", "FILE", "--config", "CONFIG", "--set", setting];
@@ -291,7 +291,7 @@ fn a_second_set_of_weights_in_a_file_is_told_by_every_command() {
         let finished = exported.then(args);
         finished.assert_code(0).assert_stderr(&[
             "under `model`",
-            "fit under `model_ema` as well; weights.part chooses",
+            "fit under `model_ema`; choose with weights.part",
         ]);
         let part = [args, &["--set", "weights.part=model_ema"]].concat();
         let finished = exported.then(&part);
@@ -450,7 +450,7 @@ fn a_request_to_save_ends_a_run_that_loads_weights() {
     let finished = running.wait(Duration::from_secs(20));
     finished
         .assert_code(75)
-        .assert_stderr(&["before the first step: start the run again"]);
+        .assert_stderr(&["before the first step; start the run again"]);
     assert!(
         !finished.stdout.contains("checkpoint"),
         "{}",

@@ -41,10 +41,10 @@ impl ClassNames {
         let renamed = pairs.find(|(_, (own, other))| own != other);
         Some(match renamed {
             Some((label, (own, other))) => {
-                format!("class {label} was `{own}` in training, and is `{other}` in the data")
+                format!("class {label} was `{own}` in training and is `{other}` in the data")
             }
             None if self.count != data.count => format!(
-                "there were {} classes in training, and are {} in the data",
+                "training had {} classes, the data has {}",
                 self.count, data.count
             ),
             None => format!(
@@ -83,11 +83,11 @@ mod tests {
         let swapped = difference(&own, &names(&["ant", "dog", "cat"])).unwrap();
         assert_eq!(
             swapped,
-            "class 1 was `cat` in training, and is `dog` in the data"
+            "class 1 was `cat` in training and is `dog` in the data"
         );
         let more = difference(&own, &names(&["ant", "cat", "dog", "eel"])).unwrap();
         assert!(
-            more.contains("3 classes") && more.contains("are 4"),
+            more.contains("3 classes") && more.contains("has 4"),
             "{more}"
         );
         let joined = difference(&names(&["a", "b"]), &names(&["ab", ""])).unwrap();

@@ -124,7 +124,7 @@ pub(crate) fn of_program(config: &DataConfig, own: &Splits) -> Result<Splits, Da
         return Err(DatasetError::Settings {
             what: "data.name",
             reason: format!(
-                "it is {:?}, but the program brings images of its own: they are \"own\"",
+                "it is {:?}, but the program passes images of its own. Set it to \"own\"",
                 config.kind.name()
             ),
         });
@@ -153,8 +153,8 @@ fn fitting(
         return Err(DatasetError::Settings {
             what: "size of the test images",
             reason: format!(
-                "{} (channels, height, width), the training images have {}; for a folder of images \
-                 set data.color",
+                "{} (channels, height, width), but the training images have {}. For a folder of \
+                 images, set data.color",
                 size(found),
                 size(wanted)
             ),

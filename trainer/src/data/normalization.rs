@@ -34,8 +34,7 @@ fn numbers(
         Some(all) => Err(DatasetError::Settings {
             what: key,
             reason: format!(
-                "it has {} numbers, and the number of channels is {channels}; give it one for each, \
-                 or one for all",
+                "it has {} numbers for {channels} channels; give one per channel, or one for all",
                 all.len()
             ),
         }),
@@ -165,7 +164,7 @@ mod tests {
         ] {
             let error = normalized(&config, colours()).err().unwrap().to_string();
             assert!(
-                error.starts_with(key) && error.contains("channels is 3"),
+                error.starts_with(key) && error.contains("for 3 channels"),
                 "{error}"
             );
         }

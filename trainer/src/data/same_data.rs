@@ -36,7 +36,7 @@ impl Facts {
             let [channels, height, width] = facts.shape;
             [
                 format!("{} classes", facts.classes),
-                format!("classes whose names have the checksum {:08x}", facts.names),
+                format!("classes with the name checksum {:08x}", facts.names),
                 format!("{} images", facts.images),
                 format!("images of {channels} × {height} × {width}"),
             ]

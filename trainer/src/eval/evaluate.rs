@@ -36,8 +36,8 @@ pub(crate) fn within_range(
     }
     if group.rank() == 0 {
         complain(
-            "warning: an evaluation overflowed in f16, so it is done again in f32; train.eval_precision = \"f32\" \
-             does that at once",
+            "warning: evaluation overflowed in f16 and is repeated in f32; train.eval_precision = \
+             \"f32\" avoids this",
         );
     }
     evaluate(Precision::F32)
@@ -176,7 +176,7 @@ impl Sums {
         let scores = batch.scores.wait().map_err(not_computed)?;
         let expected = batch.labels.len() * batch.classes;
         if scores.len() != expected {
-            let reason = format!("{} scores were read, not {expected}", scores.len());
+            let reason = format!("expected {expected} scores, got {}", scores.len());
             return Err(not_computed(reason));
         }
         let rows = scores.chunks_exact(batch.classes.max(1));

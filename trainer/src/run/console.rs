@@ -58,7 +58,7 @@ impl Console {
         }
         match Dashboard::open() {
             Ok(screen) => self.screen = Some(screen),
-            Err(error) => complain(&format!("warning: there is no dashboard: {error}")),
+            Err(error) => complain(&format!("warning: no dashboard: {error}")),
         }
     }
 

@@ -70,8 +70,8 @@ impl RunLock {
         let (taken, unlocked) = Self::take_by(folder, &lock)?;
         if let Some(error) = unlocked {
             complain(&format!(
-                "warning: {} cannot be locked ({error}). Start no other run there: the first of two ends when it notices \
-                 the second",
+                "warning: cannot lock {} ({error}). Start no other run there: of two runs, one \
+                 ends when it notices the other",
                 folder.display()
             ));
         }

@@ -225,8 +225,8 @@ impl MetricsFile {
         let (file, kept) = open().map_err(TrainError::run_dir(&path))?;
         if kept < length {
             complain(&format!(
-                "warning: {} had {length} bytes at the checkpoint and has {kept} in whole lines: numbers are \
-                 missing, the run goes on",
+                "warning: {} had {length} bytes at the checkpoint but has {kept} bytes of complete \
+                 lines. Metrics are missing; the run continues",
                 path.display()
             ));
         }
@@ -279,7 +279,7 @@ impl MetricsFile {
     fn note(&mut self, outcome: io::Result<()>) {
         if let (Err(error), false) = (&outcome, self.failing) {
             complain(&format!(
-                "warning: numbers of the run cannot be written to {}, the run goes on: {error}",
+                "warning: cannot write metrics to {}; the run continues: {error}",
                 self.path.display()
             ));
         }

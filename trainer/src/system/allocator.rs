@@ -39,7 +39,7 @@ pub fn keep_freed_memory() {
         command.arg0(name);
     }
     let error = command.args(args).env(name, settings).exec();
-    tracing::debug!("cannot start again with {name}={settings}: {error}");
+    tracing::debug!("cannot restart with {name}={settings}: {error}");
 }
 
 /// Other systems' allocators have no such settings.

@@ -50,7 +50,7 @@ pub(crate) struct Room {
 pub(crate) fn room(config: &Config, size: usize, nodes: usize) -> Room {
     let unknown = |reason: String| Room {
         bytes: None,
-        words: Some(format!("what fits is not told: {reason}")),
+        words: Some(format!("whether it fits is unknown: {reason}")),
         on_gpu: true,
     };
     let chosen = match choose(config, &World::single()) {
@@ -59,8 +59,7 @@ pub(crate) fn room(config: &Config, size: usize, nodes: usize) -> Room {
     };
     if is_host(&chosen.device) {
         let free = free_memory::free();
-        let limit =
-            "of the memory of this host, what a limit leaves that is set to this job or container";
+        let limit = "memory available on this host under the limit of this job or container";
         return Room {
             bytes: free.map(|free| free.bytes / size.max(1) as u64),
             words: free
@@ -71,17 +70,17 @@ pub(crate) fn room(config: &Config, size: usize, nodes: usize) -> Room {
     }
     let all: Vec<u64> = (0..).map_while(device_memory).collect();
     let Some(least) = all.iter().min().filter(|_| chosen.cuda.is_some()) else {
-        return unknown(format!("how much memory {} has is not known", chosen.name));
+        return unknown(format!("the memory of {} is unknown", chosen.name));
     };
     let sharing = size.div_ceil(nodes.max(1)).div_ceil(all.len()).max(1);
     let shared = match sharing {
         1 => String::new(),
-        _ => format!(", which {sharing} ranks share"),
+        _ => format!(", shared by {sharing} ranks"),
     };
     Room {
         bytes: Some(least / sharing as u64),
         words: Some(format!(
-            "of the memory of {}{shared}; activations as the processor's kernels keep them, a GPU's keep others",
+            "memory of {}{shared}; activations are measured on the CPU, those on a GPU differ",
             chosen.name
         )),
         on_gpu: true,

@@ -50,7 +50,7 @@ impl Drop for Watched {
 pub fn end_on_panic(rank: usize) {
     std::panic::set_hook(Box::new(move |info| {
         if contained::is_running() {
-            tracing::debug!("a panic that becomes an error: {info}");
+            tracing::debug!("caught a panic, reported as an error: {info}");
             return;
         }
         let report = report(info);

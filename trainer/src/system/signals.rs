@@ -111,7 +111,7 @@ fn end(signal: i32, speaks: bool) -> ! {
         _ => format!("{STOPPED_BY}{}", name(signal)),
     };
     let told = match is_early {
-        true => format!("{why} before the first step: start the run again"),
+        true => format!("{why} before the first step; start the run again"),
         false => why.clone(),
     };
     tell(&told, speaks);
@@ -147,7 +147,7 @@ pub(crate) fn come_first(another: Option<&str>) {
 }
 
 fn gone(launcher: &str) -> String {
-    format!("{launcher}, which has started this rank, is gone")
+    format!("{launcher}, which started this rank, is gone")
 }
 
 fn tell(text: &str, speaks: bool) {
@@ -229,7 +229,7 @@ fn name(signal: i32) -> &'static str {
         SIGINT => "SIGINT",
         SIGUSR1 => "SIGUSR1",
         SIGXCPU => "SIGXCPU",
-        GONE => "its launcher being gone",
+        GONE => "a dead launcher",
         _ => "SIGTERM",
     }
 }

@@ -27,7 +27,7 @@ pub fn make_room() -> Result<(), String> {
     match current.filter(|_| !is_enough(current)) {
         None => Ok(()),
         Some(bytes) => Err(format!(
-            "the stack may have {} KiB, and trainer needs {} KiB: raise the limit with `ulimit -s {}`",
+            "the stack limit is {} KiB, but trainer needs {} KiB. Raise it with `ulimit -s {}`",
             bytes >> 10,
             NEEDED >> 10,
             USUAL >> 10

@@ -28,7 +28,7 @@ const OTHERS: usize = 16;
 /// has started; see [`start_pool`]. A pool that cannot be started is left to rayon.
 pub fn join_pool(ranks: usize) {
     if let Err(error) = start_pool(ranks, None, false) {
-        tracing::debug!("the pool of threads stays as it is: {error}");
+        tracing::debug!("cannot resize the thread pool: {error}");
     }
 }
 
@@ -110,7 +110,7 @@ fn bounded(text: &str, cpus: usize) -> (Option<usize>, Option<String>) {
         Ok(threads) if threads <= cpus => (Some(threads), None),
         Ok(threads) => {
             let warning = format!(
-                "{VARIABLE}={threads}, but this process may use {cpus} {}: computing on {cpus}",
+                "{VARIABLE}={threads}, but this process may use {cpus} {}; computing on {cpus}",
                 match cpus {
                     1 => "CPU",
                     _ => "CPUs",
@@ -122,7 +122,7 @@ fn bounded(text: &str, cpus: usize) -> (Option<usize>, Option<String>) {
         Err(_) => (
             None,
             Some(format!(
-                "{VARIABLE}={text} is not a number of threads: ignored"
+                "{VARIABLE}={text} is not a number of threads; ignored"
             )),
         ),
     }

@@ -119,8 +119,9 @@ pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     (needed > free).then(|| {
         format!(
-            "parameters, gradients and optimizer state take {} MiB on each rank, activations come on top, and {} MiB \
-             are free for each of {size}: start fewer ranks, shard the state (parallel.strategy), or train a smaller model",
+            "out of memory: parameters, gradients and optimizer state need {} MiB on each rank, \
+             plus activations, but {} MiB are free for each of {size}. Start fewer ranks, shard \
+             the state (parallel.strategy), or train a smaller model",
             mib(needed),
             mib(free)
         )

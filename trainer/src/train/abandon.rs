@@ -37,12 +37,12 @@ impl<M: ImageClassifier> Training<'_, M> {
                 let names = aside.iter().filter_map(|path| path.file_name());
                 let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
                 format!(
-                    "set aside the state from which training diverged: {}",
+                    "abandoned the state in which training diverged: {}",
                     names.join(", ")
                 )
             }
             Err(error) => {
-                format!("the state from which training diverged cannot be set aside: {error}")
+                format!("cannot abandon the state in which training diverged: {error}")
             }
         };
         complain(&format!("warning: {told}"));

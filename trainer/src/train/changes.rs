@@ -137,7 +137,8 @@ pub(crate) fn of_restore(error: TrainError, path: &Path, now: &Config) -> TrainE
     ];
     match likely.into_iter().find_map(first) {
         Some((key, before, now)) => TrainError::Resume(format!(
-            "cannot restore `{tensor}`: {reason}. {key} was {before} and is {now}: set it back, or start a new run"
+            "cannot restore `{tensor}`: {reason}. {key} was {before} and is {now}: set it back, or \
+             start a new run"
         )),
         None => error,
     }
@@ -155,8 +156,8 @@ pub(crate) fn say(line: &ResumeLine) -> Vec<String> {
     let names_weights = |change: &Changed| change.key == "model.weights" && change.after != NOT_SET;
     if line.changes.iter().any(names_weights) {
         said.push(
-            "warning: model.weights is not read: the run goes on with the weights of its checkpoint. To start from that \
-             file, start a new run"
+            "warning: model.weights is ignored, because the run resumes with the weights of its \
+             checkpoint. To use that file, start a new run"
                 .to_owned(),
         );
     }

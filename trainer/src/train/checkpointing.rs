@@ -192,7 +192,7 @@ impl Checkpoints {
                 ));
                 if let Some(reason) = written.not_removed {
                     complain(&format!(
-                        "warning: older checkpoints than that of step {} are still there, and take room: {reason}",
+                        "warning: cannot remove checkpoints older than step {}: {reason}",
                         written.step
                     ));
                 }
@@ -200,7 +200,7 @@ impl Checkpoints {
             Some(Err(CheckpointError::NotFinite {
                 step, name, value, ..
             })) => {
-                let what = format!("{name} in the state after step {step}, which is not saved,");
+                let what = format!("{name} after step {step}, not saved,");
                 self.fatal = Some(TrainError::Diverged {
                     what,
                     value,
@@ -211,7 +211,7 @@ impl Checkpoints {
                 self.fatal = self.lost();
             }
             Some(Err(error)) => complain(&format!(
-                "warning: rank {}: a checkpoint was not written, the run goes on: {error}",
+                "warning: rank {}: checkpoint not written; the run continues: {error}",
                 self.rank
             )),
             _ => {}

@@ -71,7 +71,7 @@ impl Watch {
         }
         (self.stale >= config.patience?).then(|| {
             format!(
-                "the {} was no better for {}",
+                "the {} did not improve for {}",
                 config.monitor,
                 evaluations(self.stale)
             )

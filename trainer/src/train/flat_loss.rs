@@ -9,8 +9,8 @@ const STEPS: u64 = 10;
 pub(crate) fn warning(data: &dyn Dataset) -> Option<String> {
     match data.class_names() {
         [only] => Some(format!(
-            "warning: the data has one class, `{only}`, so the loss is always 0 and nothing is learned. Name the \
-             folder that has a folder for each class (data.dir)"
+            "warning: the data has one class, `{only}`, so the loss is always 0 and the model \
+             learns nothing. Set data.dir to a folder with one subfolder per class"
         )),
         _ => None,
     }
@@ -35,8 +35,8 @@ impl FlatLoss {
         self.last = Some(loss);
         (self.steps == STEPS).then(|| {
             format!(
-                "warning: the loss was {} at each of the last {STEPS} steps, so nothing is learned. Check the \
-                 labels (`trainer preview` shows them) and optimizer.lr",
+                "warning: the loss was {} in each of the last {STEPS} steps, so the model learns \
+                 nothing. Check optimizer.lr and the labels (`trainer preview` shows them)",
                 // Without the sign of a zero.
                 loss + 0.0
             )

@@ -18,18 +18,19 @@ pub(crate) fn notes(path: &Path, taken: &Taken) -> Vec<String> {
     };
     let mut notes = Vec::new();
     if !taken.prefix.is_empty() {
-        notes.push(format!("weights: {path}, under {}", name(&taken.prefix)));
+        notes.push(format!("weights {path}, under {}", name(&taken.prefix)));
     }
     if !taken.alternatives.is_empty() {
         let others: Vec<String> = taken.alternatives.iter().map(|other| name(other)).collect();
         notes.push(format!(
-            "warning: {path} has weights that fit under {} as well; weights.part chooses",
+            "warning: {path} also contains weights that fit under {}; choose with weights.part",
             others.join(", ")
         ));
     }
     if !taken.mismatches.is_empty() {
         notes.push(format!(
-            "warning: {} tensors of {path} were loaded (weights.strict = false); of the others the model has its own{}",
+            "warning: loaded {} tensors of {path} (weights.strict = false); the model keeps its \
+             own values for the others{}",
             taken.tensors, taken.mismatches
         ));
     }

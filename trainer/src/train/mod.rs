@@ -134,8 +134,8 @@ impl<M: ImageClassifier> Training<'_, M> {
             false => format!(" of {epochs}"),
         };
         self.console.line(&format!(
-            "nothing is left to do: the run has ended after step {steps}, in epoch {epoch}{of}. To train longer, \
-             {longer}"
+            "nothing to do: the run ended after step {steps}, in epoch {epoch}{of}. To train \
+             longer, {longer}"
         ));
     }
 
@@ -242,7 +242,7 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     fn paused(&self) -> End {
         let reason = self.reason_to_pause();
-        End::Paused(reason.unwrap_or("what another rank was told").to_owned())
+        End::Paused(reason.unwrap_or("a request to another rank").to_owned())
     }
 
     /// What any rank wants, now.
@@ -345,8 +345,9 @@ impl<M: ImageClassifier> Training<'_, M> {
     fn warn_of_skipped(&self) {
         if self.session.group.rank() == 0 {
             complain(
-                "warning: most steps of this epoch were skipped, because their gradients overflowed: a lower \
-                 optimizer.lr, train.clip_norm or a smaller loss_scale.initial may help, or train.precision = \"bf16\"",
+                "warning: most steps of this epoch were skipped, because their gradients \
+                 overflowed. Lower optimizer.lr or loss_scale.initial, set train.clip_norm, or use \
+                 train.precision = \"bf16\"",
             );
         }
     }

@@ -75,7 +75,7 @@ impl Task {
             return usual;
         }
         format!(
-            "the ranks are {ranks_now} instead of {ranks}: set train.accumulate = {}",
+            "set train.accumulate = {} (the world size is {ranks_now} instead of {ranks})",
             batch / once
         )
     }
@@ -240,7 +240,7 @@ impl Meta {
     /// If it is of another one, or of another program.
     pub fn of(manifest: &Manifest, task: &Task, now: Option<&Config>) -> Result<Self, TrainError> {
         let meta: Self = serde_json::from_value(manifest.meta.clone()).map_err(|error| {
-            TrainError::Resume(format!("the checkpoint is not of this program: {error}"))
+            TrainError::Resume(format!("another program wrote the checkpoint: {error}"))
         })?;
         if let Some(((what, key), own, other)) = task.difference(&meta.task) {
             let then = (meta.task.global_batch, manifest.world_size);
@@ -252,7 +252,7 @@ impl Meta {
                 _ => format!("set {key} back"),
             };
             return Err(TrainError::Resume(format!(
-                "the checkpoint was written with {what} = {other}, this run has {own}; {cure}, or start a new run"
+                "the checkpoint was written with {what} = {other}, but this run has {own}; {cure}, or start a new run"
             )));
         }
         if let (Some(trained), Some(data)) = (&meta.task.class_names, &task.class_names) {

@@ -387,7 +387,7 @@ impl Recorder {
         let written = self.events.as_mut().map(|events| events.write(metric));
         if let Some(Err(error)) = written {
             // The same numbers stand in the file above: the run is worth more than the picture.
-            complain(&format!("warning: no more events for TensorBoard: {error}"));
+            complain(&format!("warning: no more TensorBoard events: {error}"));
             self.events = None;
         }
         Ok(())

@@ -104,14 +104,14 @@ impl Schedule {
         }
         if total < warmup {
             return Some(format!(
-                "warning: the warm-up takes {warmup} steps and the run {total}: the learning rate does not reach \
-                 optimizer.lr"
+                "warning: the warm-up takes {warmup} steps but the run only {total}, so the \
+                 learning rate never reaches optimizer.lr"
             ));
         }
         let by_epochs = self.config.every == ScheduleEvery::Epoch;
         (by_epochs && warmup <= self.first.steps_per_epoch).then(|| {
-            "warning: the learning rate changes at every epoch (schedule.every) and its warm-up takes no more than one: it \
-             has no effect"
+            "warning: the learning rate changes once per epoch (schedule.every) and the warm-up \
+             ends within one epoch, so it has no effect"
                 .to_owned()
         })
     }
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(warmed(TOTAL), None);
         let warning = warmed(TOTAL + 1).unwrap();
         assert!(
-            warning.contains("takes 101 steps and the run 100"),
+            warning.contains("takes 101 steps but the run only 100"),
             "{warning}"
         );
     }

@@ -191,17 +191,16 @@ pub(crate) fn train<M: ImageClassifier>(
 fn not_saved(end: &End, trial: bool) -> &'static str {
     match end {
         End::Paused(_) if trial => {
-            "train.fast_dev_run saves nothing: start the run again from its beginning"
+            "train.fast_dev_run saves nothing. Start the run again from its beginning"
         }
         End::Paused(_) => {
-            "the run was to stop here and be continued, but what it did since the last good \
-             checkpoint is lost. See above why; make room or mend that, then start it again with \
-             --resume auto"
+            "the progress since the last good checkpoint is lost. Free disk space or fix the cause \
+             above, then start the run again with --resume auto"
         }
         End::Complete | End::Early(_) => {
-            "the run has ended, but the model as it was at the end is lost. See above why; make room \
-             or mend that, then start it again with --resume auto, which repeats what came after the \
-             last good checkpoint"
+            "the run ended, but its final model is lost. Free disk space or fix the cause above, \
+             then start the run again with --resume auto, which repeats the steps after the last \
+             good checkpoint"
         }
     }
 }
@@ -261,8 +260,7 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
     if start.checkpoint.is_none() {
         details::forget_after(run_dir, steps);
         let aside = dir::set_metrics_aside(run_dir)?;
-        let told =
-            |path: PathBuf| format!("set aside the numbers that are there: {}", path.display());
+        let told = |path: PathBuf| format!("abandoned the earlier metrics: {}", path.display());
         return Ok(aside.map(told));
     }
     if start.of_another_run {
@@ -274,7 +272,7 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
     let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
     let told = || {
         format!(
-            "set aside what was saved after step {steps}: {}",
+            "abandoned checkpoints after step {steps}: {}",
             names.join(", ")
         )
     };

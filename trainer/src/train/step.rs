@@ -120,7 +120,7 @@ impl<M: ImageClassifier> Training<'_, M> {
 pub(super) fn reason_to_pause(config: &Config, begin: Instant) -> Option<&'static str> {
     let limit = config.train.max_minutes;
     let over = limit.is_some_and(|limit| begin.elapsed().as_secs_f64() >= 60.0 * limit);
-    signals::request().or(over.then_some("the time of train.max_minutes being over"))
+    signals::request().or(over.then_some("train.max_minutes"))
 }
 
 /// Norms that are numbers, by the paths of their parameters.

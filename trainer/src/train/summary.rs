@@ -131,7 +131,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             session.device.reason,
             match session.sharing.ranks {
                 2.. if !is_host(&session.device.device) =>
-                    format!(", which {} ranks share", session.sharing.ranks),
+                    format!(", shared by {} ranks", session.sharing.ranks),
                 _ => String::new(),
             },
             kernels_name(session.config, &session.device.device),
@@ -144,7 +144,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             let within = self.parallel.shard_group();
             let strategy = self.parallel.options().strategy;
             self.console.line(&format!(
-                "{strategy} shards over {} ranks, over {}; {} such sets of ranks hold the same, over {}",
+                "{strategy} shards over {} ranks ({}), {} replicas ({})",
                 within.size(),
                 within.transport(),
                 across.size(),
@@ -200,7 +200,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let busy = self.session.group.busy();
         match busy.during(|| report::write(folder)) {
             Ok(file) => self.console.line(&format!("report {}", file.display())),
-            Err(error) => complain(&format!("warning: there is no report: {error}")),
+            Err(error) => complain(&format!("warning: no report: {error}")),
         }
     }
 }

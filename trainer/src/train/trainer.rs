@@ -190,7 +190,7 @@ fn ending(outcome: &Result<Summary, TrainError>) -> String {
             match end {
                 End::Complete => "complete".to_owned(),
                 End::Early(reason) => format!("early, {reason}"),
-                End::Paused(reason) => format!("to be continued, because of {reason}"),
+                End::Paused(reason) => format!("paused, because of {reason}"),
             }
         ),
         Err(error) => format!("error: {error}"),

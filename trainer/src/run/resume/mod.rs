@@ -133,7 +133,7 @@ impl Start {
             Ok(Err(Reason::Usage(reason))) => Err(TrainError::Refused(reason)),
             Ok(Err(Reason::Resume(reason))) => Err(TrainError::Resume(reason)),
             Err(error) => Err(TrainError::Resume(format!(
-                "rank 0 said where to continue in words that this rank does not understand: {error}"
+                "cannot read where rank 0 resumes: {error}"
             ))),
         }
     }
@@ -181,21 +181,21 @@ fn newest_in(run_dir: &Path, verify: Verify<'_>) -> Result<Start, TrainError> {
     if found.is_none() && !bad.is_empty() {
         let wrong: Vec<String> = bad.iter().map(ToString::to_string).collect();
         return Err(TrainError::Resume(format!(
-            "{} holds no good checkpoint: {}. Try again if this may pass, continue from another \
-             checkpoint with --resume PATH, or start anew with another --run-dir",
+            "{} contains no good checkpoint: {}. Retry if the cause is temporary, resume from \
+             another checkpoint with --resume PATH, or start a new run with another --run-dir",
             folder.display(),
             wrong.join("; ")
         )));
     }
     let mut notes: Vec<String> = bad
         .iter()
-        .map(|error| format!("warning: passed over a checkpoint: {error}"))
+        .map(|error| format!("warning: skipped a checkpoint: {error}"))
         .collect();
     match &found {
         Some(Found { path, .. }) => notes.push(format!("continues from {}", path.display())),
         None => {
             notes.extend(of_leftovers(&folder)?);
-            notes.push("there is no checkpoint, training starts anew".to_owned());
+            notes.push("no checkpoint, starting a new run".to_owned());
         }
     }
     Ok(Start {
@@ -214,7 +214,7 @@ fn of_leftovers(folder: &Path) -> Result<Vec<String>, TrainError> {
         let names: Vec<_> = aside.iter().filter_map(|path| path.file_name()).collect();
         let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
         notes.push(format!(
-            "warning: {} holds only checkpoints that were set aside ({}). To continue from one of them: --resume {}",
+            "warning: {} contains only abandoned checkpoints ({}). To resume from one: --resume {}",
             folder.display(),
             names.join(", "),
             last.display()
@@ -222,7 +222,8 @@ fn of_leftovers(folder: &Path) -> Result<Vec<String>, TrainError> {
     }
     if !unfinished.is_empty() {
         notes.push(format!(
-            "warning: {} holds {} that an earlier run did not finish writing. No run can continue from that",
+            "warning: {} contains {} that an earlier run did not finish writing. No run can resume \
+             from it",
             folder.display(),
             match unfinished.len() {
                 1 => "a checkpoint".to_owned(),
@@ -246,7 +247,7 @@ fn newest_run(
         ..Start::default()
     };
     let Some(newest) = runs.pop() else {
-        let note = "there is no run to continue, training starts anew";
+        let note = "no run to resume, starting a new one";
         return Ok(anew(vec![note.to_owned()]));
     };
     if checkpoints::has_checkpoint(&newest)? {
@@ -258,12 +259,12 @@ fn newest_run(
     }
     let mut notes = of_leftovers(&newest.join(CHECKPOINTS))?;
     let mut note = format!(
-        "the newest run, {}, has no checkpoint: training starts anew",
+        "the newest run, {}, has no checkpoint; starting a new run",
         newest.display()
     );
     while let Some(older) = runs.pop() {
         if checkpoints::has_checkpoint(&older)? {
-            note += &format!("; to continue an older one: --resume {}", older.display());
+            note += &format!("; to resume an older one: --resume {}", older.display());
             break;
         }
     }
@@ -279,7 +280,7 @@ pub(crate) fn check_there(path: &Path) -> Result<(), TrainError> {
     match path.exists() {
         true => Ok(()),
         false => Err(TrainError::Refused(format!(
-            "cannot resume from {}: there is no such checkpoint or run folder",
+            "cannot resume from {}: no such checkpoint or run folder",
             path.display()
         ))),
     }
@@ -318,7 +319,7 @@ fn at(
     };
     if start.checkpoint.is_none() {
         return Err(TrainError::Resume(format!(
-            "{} holds no checkpoint",
+            "{} contains no checkpoint",
             path.display()
         )));
     }
@@ -381,7 +382,7 @@ mod tests {
             newest_run(runs, &|_| Ok(None), &|path| Manifest::read(path).map(drop))
         };
         for (runs, parts) in [
-            (&[][..], vec!["no run to continue"]),
+            (&[][..], vec!["no run to resume"]),
             (&[&new], vec!["has no checkpoint"]),
             (&[&old, &new], vec!["new, has no", "old"]),
         ] {
@@ -416,7 +417,7 @@ mod tests {
                 "{notes:?}"
             );
             assert!(notes[1].contains("did not finish"), "{notes:?}");
-            assert!(notes[2].contains("starts anew"), "{notes:?}");
+            assert!(notes[2].contains("starting a new run"), "{notes:?}");
         }
     }
 

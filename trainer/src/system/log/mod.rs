@@ -123,7 +123,7 @@ fn line(text: &str) -> String {
     let (shown, rest) = text.split_at_checked(end).unwrap_or((text, ""));
     let left_out = match rest.len() {
         0 => String::new(),
-        bytes => format!(" ... ({bytes} bytes left out)"),
+        bytes => format!(" ... ({bytes} bytes omitted)"),
     };
     let shown = shown.replace('\n', "\n  ");
     format!("{time} {shown}{left_out}\n")
@@ -147,7 +147,7 @@ fn lock() -> Option<MutexGuard<'static, Log>> {
 /// Says that there is no log; not in the log.
 fn warn(path: &Path, error: &io::Error) {
     let text = format!(
-        "warning: what this process says cannot be written to {}, the run goes on: {error}",
+        "warning: cannot write the log to {}; the run continues: {error}",
         path.display()
     );
     outlet::put(Stream::Err, &text);
@@ -170,6 +170,6 @@ mod tests {
     fn a_text_without_end_is_cut_between_two_characters() {
         let text = line(&"ä".repeat(MOST_TEXT));
         assert!(text.len() < MOST_TEXT + 100);
-        assert!(text.ends_with(&format!("ä ... ({MOST_TEXT} bytes left out)\n")));
+        assert!(text.ends_with(&format!("ä ... ({MOST_TEXT} bytes omitted)\n")));
     }
 }

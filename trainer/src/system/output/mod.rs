@@ -56,7 +56,8 @@ pub(crate) fn complain_unlogged(text: &str) {
 pub(crate) fn never_wait() {
     if let Err(error) = outlet::start() {
         complain(&format!(
-            "warning: slow output can delay training, because the output thread did not start: {error}"
+            "warning: slow output may delay training, because the output thread did not start: \
+             {error}"
         ));
     }
 }

@@ -81,7 +81,7 @@ impl State {
             1 => "1 line".to_owned(),
             lines => format!("{lines} lines"),
         };
-        let text = format!("warning: dropped {lines} of output here: nobody read it in time");
+        let text = format!("warning: dropped {lines} of output: nobody read it in time");
         self.bytes += text.len();
         self.items.push_back(Item::Line(stream, text));
     }

@@ -49,7 +49,7 @@ pub struct Suggestion {
 pub enum Unclear {
     /// The loss went up for good at once.
     #[error(
-        "no learning rate stands out: {steps} steps, after which the loss went up for good, are too few; try a smaller \
+        "no suggestion: the loss diverged after {steps} steps, too few to judge. Try a smaller \
          --min or more --steps"
     )]
     TooFew {
@@ -58,8 +58,8 @@ pub enum Unclear {
     },
     /// The loss did not fall, or not clearly.
     #[error(
-        "no learning rate stands out: the mean loss was {first:.4} at first and {least:.4} at best, which may be chance \
-         where losses of single steps scatter by {noise:.4}; try more --steps, a larger train.batch_size or a smaller \
+        "no suggestion: the mean loss was {first:.4} at first and {least:.4} at best, within the \
+         noise of {noise:.4} per step. Try more --steps, a larger train.batch_size or a smaller \
          --min"
     )]
     Noise {
@@ -72,8 +72,8 @@ pub enum Unclear {
     },
     /// The smallest loss is too close to the first rate.
     #[error(
-        "no learning rate stands out: the loss was lowest at {lr:.1e}, less than ten times the first rate; try a smaller \
-         --min"
+        "no suggestion: the loss was lowest at {lr:.1e}, less than ten times the first learning \
+         rate. Try a smaller --min"
     )]
     AtOnce {
         /// The rate of the smallest loss.

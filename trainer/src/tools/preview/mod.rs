@@ -32,7 +32,8 @@ pub enum PreviewError {
     Train(#[from] TrainError),
     /// The picture would be too large.
     #[error(
-        "{images} images of {width}×{height} pixels make too large a picture; show fewer with --images"
+        "{images} images of {width}×{height} pixels make the picture too large. Show fewer with \
+         --images"
     )]
     TooLarge {
         /// Number of images.
@@ -43,7 +44,7 @@ pub enum PreviewError {
         height: usize,
     },
     /// The picture does not become a PNG file.
-    #[error("the picture cannot be encoded: {0}")]
+    #[error("cannot encode the picture: {0}")]
     Encode(image::ImageError),
 }
 

@@ -20,7 +20,7 @@ use crate::run::group;
 use crate::system::output::complain;
 
 /// What to do about it.
-const NO_DATA: &str = "does not say on which data its model is to be evaluated; name a configuration with \
+const NO_DATA: &str = "does not name the data for its evaluation. Name a configuration with \
                        --config, or the data with --set data.name=... and --set data.dir=...";
 
 impl Trained {
@@ -102,7 +102,7 @@ impl Trained {
         }
         if group.rank() == 0 {
             complain(&format!(
-                "warning: {} is not supported here, evaluating in f32",
+                "warning: the device does not support {}, evaluating in f32",
                 wanted.name()
             ));
         }
@@ -132,7 +132,7 @@ impl WithTrained for Evaluate<'_> {
         let evaluated = within_range(self.precision, self.group, |precision| {
             self.evaluated(&model, precision)
         })?;
-        evaluated.ok_or_else(|| not_computed("nobody could end it".to_owned()))
+        evaluated.ok_or_else(|| not_computed("the evaluation was interrupted".to_owned()))
     }
 }
 

@@ -95,7 +95,7 @@ impl From<CheckpointError> for FindError {
         match error {
             CheckpointError::NotACheckpoint(path) => Self::Nothing {
                 path,
-                reason: "is neither a checkpoint (it has no manifest.json) nor a run folder with \
+                reason: "is neither a checkpoint (manifest.json is missing) nor a run folder with \
                          checkpoints"
                     .to_owned(),
             },
@@ -120,7 +120,7 @@ impl Trained {
         if !path.exists() {
             return Err(FindError::Nothing {
                 path: path.to_owned(),
-                reason: "there is no such checkpoint, run folder or file of weights".to_owned(),
+                reason: "no such checkpoint, run folder or weights file".to_owned(),
             });
         }
         if path.is_file() {
@@ -152,7 +152,7 @@ impl Trained {
                 return Err(FindError::Nothing {
                     path: path.to_owned(),
                     reason: format!(
-                        "its run folder has no {CONFIG_FILE}; name the configuration with --config"
+                        "its run folder has no {CONFIG_FILE}. Name the configuration with --config"
                     ),
                 });
             }
@@ -303,7 +303,7 @@ fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindEr
     let (newest, bad) = newest_good(&folder)?;
     let mut notes: Vec<String> = bad
         .iter()
-        .map(|error| format!("warning: passed over a checkpoint: {error}"))
+        .map(|error| format!("warning: skipped a checkpoint: {error}"))
         .collect();
     let Some(newest) = newest else {
         if bad.is_empty() {
@@ -312,7 +312,7 @@ fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindEr
         let wrong: Vec<String> = bad.iter().map(ToString::to_string).collect();
         return Err(FindError::Nothing {
             path: run_dir.to_owned(),
-            reason: format!("holds no good checkpoint: {}", wrong.join("; ")),
+            reason: format!("contains no good checkpoint: {}", wrong.join("; ")),
         });
     };
     if which == Which::Last {
@@ -328,7 +328,7 @@ fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindEr
         match verify(&best.path) {
             Ok(()) => return Ok((best.path.clone(), notes)),
             Err(error) => notes.push(format!(
-                "warning: the best checkpoint cannot be used, another one is taken: {error}"
+                "warning: the best checkpoint is unusable, using another one: {error}"
             )),
         }
     }
@@ -339,8 +339,8 @@ fn no_checkpoint(run_dir: &Path) -> FindError {
     FindError::Nothing {
         path: run_dir.to_owned(),
         reason:
-            "this run saved no checkpoints; train with checkpoint.every_epochs = 1, the default, \
-                 or wait for the first one if it still goes on"
+            "this run has no checkpoint. Train with checkpoint.every_epochs = 1 (the default), or \
+             wait for the first checkpoint of a running training"
                 .to_owned(),
     }
 }

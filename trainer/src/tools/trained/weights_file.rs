@@ -180,16 +180,14 @@ pub(super) fn find(
     }
     let nothing = |reason: &str| FindError::Nothing {
         path: path.to_owned(),
-        reason: format!("{reason}; name a configuration with --config"),
+        reason: format!("{reason}. Name a configuration with --config"),
     };
     let text = about.configuration();
     let text = text.ok_or_else(|| {
-        nothing("does not say what its model is, as files of `trainer export` do")
+        nothing("does not contain a model configuration, unlike files of `trainer export`")
     })?;
     if !about.model.as_ref().is_some_and(has_sizes_of_a_model) {
-        return Err(nothing(
-            "says of its model that it is larger than what is believed of a file",
-        ));
+        return Err(nothing("contains an implausibly large model configuration"));
     }
     let file = path.display().to_string();
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
