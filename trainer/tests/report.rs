@@ -312,7 +312,7 @@ fn a_run_and_its_comparison_are_seen_in_a_browser() {
     let comparison = compared.path("compare.html");
     assert_self_contained(&comparison);
     let html = fs::read_to_string(&comparison).unwrap();
-    assert!(html.contains("<td>train.batch_size</td>") && html.contains("Time to accuracies"));
+    assert!(html.contains("<td>train.batch_size</td>") && html.contains("Time to accuracy"));
 
     let Some(browser) = Browser::find() else {
         return;

@@ -174,7 +174,7 @@ fn columns(classes: &[Class]) -> String {
     }
     let note = match group {
         1 => "from the worst to the best".to_owned(),
-        group => format!("from the worst to the best, means of {group} neighbours"),
+        group => format!("from the worst to the best, means of {group} classes"),
     };
     format!(
         "<figure class=\"wide\"><figcaption><b>Accuracy per class</b>\
@@ -198,7 +198,7 @@ fn worst(classes: &[Class]) -> String {
     };
     let rows: Vec<_> = sorted.iter().take(ROWS).map(row).collect();
     boxed(
-        "Least known classes",
+        "Classes with the lowest accuracy",
         &["class", "accuracy", "correct"],
         &rows,
     )
@@ -214,7 +214,7 @@ fn mistakes(matrix: &Matrix, names: &[String]) -> String {
         true => String::new(),
         false => boxed(
             "Most frequent mistakes",
-            &["class", "taken for", "times"],
+            &["class", "predicted as", "times"],
             &rows,
         ),
     }

@@ -29,7 +29,7 @@ pub fn page(runs: &[Run]) -> String {
     }
     body += &html::section("Results", &boxed(&results(runs, &names)));
     body += &html::section("Curves", &plots(&curves(runs, &names)));
-    body += &html::section("Time to accuracies", &boxed(&times(runs, &names)));
+    body += &html::section("Time to accuracy", &boxed(&times(runs, &names)));
     body += &html::section("Different settings", &boxed(&settings(runs, &names)));
     html::page("Comparison of runs", &body)
 }
@@ -90,7 +90,7 @@ fn results(runs: &[Run], names: &[String]) -> String {
         "test loss",
         "training loss",
         "steps",
-        "time of training",
+        "training time",
         "images per second",
     ];
     html::table("", &head.map(str::to_owned), &rows)

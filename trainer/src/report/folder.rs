@@ -117,7 +117,7 @@ fn whole(path: &Path, remarks: &mut Vec<String>) -> Option<String> {
     match read() {
         Ok(text) if text.len() as u64 <= WHOLE => Some(text),
         Ok(_) => {
-            remarks.push(format!("{} is too long to be shown.", name(path)));
+            remarks.push(format!("{} is too long to show.", name(path)));
             None
         }
         Err(error) if error.kind() == ErrorKind::NotFound => None,

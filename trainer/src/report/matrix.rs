@@ -85,12 +85,11 @@ impl<'a> Matrix<'a> {
         let class = if self.is_small() { "" } else { "wide" };
         let shared = match group {
             1 => String::new(),
-            group => format!(", {group} classes to a cell"),
+            group => format!(", {group} classes per cell"),
         };
         format!(
             "<figure class=\"{class}\"><figcaption><b>Confusion matrix</b><span class=\"keys\">\
-             rows: what it is; columns: what it was taken for; shade: share of the row, mistakes \
-             enhanced{shared}</span></figcaption>\n{svg}</svg></figure>\n"
+             rows: true class; columns: predicted class; shade: share of the row, mistakes enhanced{shared}</span></figcaption>\n{svg}</svg></figure>\n"
         )
     }
 
@@ -290,7 +289,7 @@ mod tests {
             (1, "90"),
             (10, "&lt;9&gt;"),
             (100, "&lt;99&gt;"),
-            (2000, "14 classes to a cell"),
+            (2000, "14 classes per cell"),
         ] {
             let rows = square(count);
             let names: Vec<String> = (0..count).map(|class| format!("<{class}>")).collect();

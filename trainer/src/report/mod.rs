@@ -28,12 +28,12 @@ pub const MOST_RUNS: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// There is no such folder.
-    #[error("there is no run at {}: it is no folder. Name the folder of a run, such as runs/NAME", .0.display())]
+    #[error("no run at {}: it is not a folder. Name a run folder, such as runs/NAME", .0.display())]
     NoRun(PathBuf),
     /// The folder holds no measurements.
     #[error(
-        "there are no metrics in {}: metrics.jsonl is missing or holds no step and no evaluation. \
-         Name the folder of a run that has begun to train",
+        "no metrics in {}: metrics.jsonl is missing or contains no step and no evaluation. Name a \
+         run folder whose training has begun",
         .0.display()
     )]
     NoMetrics(PathBuf),
@@ -54,7 +54,7 @@ pub enum ReportError {
         error: io::Error,
     },
     /// Too many runs for one picture.
-    #[error("{0} runs cannot be told apart in a plot; compare at most {MOST_RUNS}")]
+    #[error("cannot compare {0} runs; the maximum is {MOST_RUNS}")]
     TooMany(usize),
 }
 

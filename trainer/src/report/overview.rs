@@ -84,14 +84,14 @@ fn cards(run: &Run) -> Vec<(&'static str, String)> {
     card("training loss", last);
     card("steps", Some(metrics.step.to_string()));
     card("epochs", Some(metrics.epoch.to_string()));
-    card("time of training", metrics.elapsed.map(html::duration));
+    card("training time", metrics.elapsed.map(html::duration));
     let rate = metrics.throughput.mean_rate();
     card("images per second", rate.map(number));
     let parameters = run.environment.as_ref().map(|env| env.parameters);
     let parameters = parameters.filter(|count| *count > 0);
     card("parameters", parameters.map(grouped));
     card(
-        "largest memory of rank 0, MiB",
+        "peak memory of rank 0, MiB",
         metrics.memory.max().map(|mib| format!("{mib:.0}")),
     );
     card("TFLOP/s", metrics.tflops.mean_rate().map(number));
@@ -245,7 +245,7 @@ fn ranks(metrics: &Metrics) -> String {
     let x = if group == 1 {
         "rank"
     } else {
-        "group of neighbouring ranks"
+        "group of neighboring ranks"
     };
     let frame = Frame {
         id: "ranks",
@@ -257,7 +257,7 @@ fn ranks(metrics: &Metrics) -> String {
     };
     let parts = [
         part("own work", 0, &metrics.compute),
-        part("waiting for others", 1, &metrics.wait),
+        part("waiting for other ranks", 1, &metrics.wait),
     ];
     plot::bars(&frame, &parts)
 }
@@ -276,12 +276,12 @@ fn environment_table(environment: &Environment) -> String {
     let counts = [
         ("ranks", environment.world_size),
         ("nodes", environment.nodes),
-        ("threads of a rank", environment.threads),
+        ("threads per rank", environment.threads),
         ("parameters", environment.parameters),
         ("training images", environment.train_samples),
         ("test images", environment.test_samples),
         ("classes", environment.class_names.len()),
-        ("steps of an epoch", environment.steps_per_epoch as usize),
+        ("steps per epoch", environment.steps_per_epoch as usize),
     ];
     let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
     let texts = texts.map(|(key, text)| vec![key.to_owned(), html::shortened(&text, VALUE)]);

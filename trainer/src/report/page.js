@@ -74,7 +74,7 @@
       const [px, py] = within(svg, event);
       const column = Math.floor((px - left) / side), row = Math.floor((py - top) / side);
       const inside = column >= 0 && row >= 0 && column < names.length && row < names.length;
-      show(event, inside ? `${names[row]} taken for ${names[column]}: ${cells.get(row + "," + column) ?? 0}` : "");
+      show(event, inside ? `${names[row]} predicted as ${names[column]}: ${cells.get(row + "," + column) ?? 0}` : "");
     });
     svg.addEventListener("mouseleave", () => { tip.hidden = true; });
   }
