@@ -11,8 +11,8 @@ use crate::area::Area;
 pub enum DatasetError {
     /// Files of a data set are not where they were looked for.
     #[error(
-        "{dataset} is not complete in {}: missing {}. Put these files there (compressed or \
-         unpacked{}), or name the folder that has them with data.dir",
+        "{dataset} is incomplete in {}: missing {}. Put these files there (compressed or \
+         unpacked{}), or set data.dir to the folder that contains them",
         dir.display(), files.join(", "), also_in(also)
     )]
     Missing {
@@ -28,8 +28,8 @@ pub enum DatasetError {
 
     /// No mirror gave a file; nothing was left under its final name.
     #[error(
-        "cannot download {}: {}. Where this machine is offline, fetch {} elsewhere and put \
-         the files into {}, or name the folder that has them with data.dir",
+        "cannot download {}: {}. If this machine is offline, download {} elsewhere and put the \
+         files into {}, or set data.dir to the folder that contains them",
         files.first().map_or("", String::as_str), reasons.join("; "), files.join(", "), dir.display()
     )]
     Download {
@@ -53,7 +53,11 @@ pub enum DatasetError {
     },
 
     /// A file is not what its name says.
-    #[error("{} is damaged or of another kind: {reason} (byte {offset} of the uncompressed content). Replace it", path.display())]
+    #[error(
+        "{} is damaged or not the expected file: {reason} (byte {offset} of the uncompressed \
+         content). Replace it",
+        path.display()
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -64,7 +68,11 @@ pub enum DatasetError {
     },
 
     /// A file ends too early.
-    #[error("{} is truncated: its header promises {expected} bytes, it ends after {found} (uncompressed). Fetch it again", path.display())]
+    #[error(
+        "{} is truncated: its header announces {expected} bytes, but it ends after {found} \
+         (uncompressed). Fetch it again",
+        path.display()
+    )]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -75,7 +83,11 @@ pub enum DatasetError {
     },
 
     /// A file goes on after its end.
-    #[error("{} is longer than the {expected} bytes its header promises (uncompressed). Replace it", path.display())]
+    #[error(
+        "{} is longer than the {expected} bytes that its header announces (uncompressed). Replace \
+         it",
+        path.display()
+    )]
     Trailing {
         /// The file.
         path: PathBuf,
@@ -84,7 +96,10 @@ pub enum DatasetError {
     },
 
     /// Images and labels do not belong together.
-    #[error("{} has {images} images but {} has {labels} labels. Replace the pair with files of one set", images_path.display(), labels_path.display())]
+    #[error(
+        "{} has {images} images, but {} has {labels} labels. Replace the pair with files of one set",
+        images_path.display(), labels_path.display()
+    )]
     Count {
         /// The file of images.
         images_path: PathBuf,
@@ -98,8 +113,8 @@ pub enum DatasetError {
 
     /// A file of the right name belongs to another data set.
     #[error(
-        "{} holds {found}, not {wanted}, whose files have the same names. Keep {wanted} in another \
-         folder, or in the sub-folder {sub_folder}", path.display()
+        "{} contains {found}, not {wanted}; their files have the same names. Keep {wanted} in \
+         another folder, or in the subfolder {sub_folder}", path.display()
     )]
     Impostor {
         /// The file.
@@ -114,8 +129,8 @@ pub enum DatasetError {
 
     /// A file of fixed-size records whose size does not fit.
     #[error(
-        "{} has {len} bytes, which are {} records of {record_len} bytes and {} bytes of another: \
-         it is truncated or of another kind. Fetch it again",
+        "{} has {len} bytes, {} records of {record_len} bytes and {} bytes more: it is truncated \
+         or not the expected file. Fetch it again",
         path.display(), len.checked_div(*record_len).unwrap_or(0), len.checked_rem(*record_len).unwrap_or(0)
     )]
     Records {
@@ -128,7 +143,10 @@ pub enum DatasetError {
     },
 
     /// A list of class names has another length than there are classes.
-    #[error("{} has {found} lines with a name, the data set has {expected} classes. Replace it", path.display())]
+    #[error(
+        "{} has {found} class names, but the data set has {expected} classes. Replace it",
+        path.display()
+    )]
     Names {
         /// The file.
         path: PathBuf,
@@ -150,7 +168,10 @@ pub enum DatasetError {
     },
 
     /// An archive is whole, but something is not in it.
-    #[error("{} does not contain {}: it is another archive. Replace it", path.display(), files.join(", "))]
+    #[error(
+        "{} does not contain {}, so it is another archive. Replace it",
+        path.display(), files.join(", ")
+    )]
     ArchiveLacks {
         /// The archive.
         path: PathBuf,
@@ -160,8 +181,8 @@ pub enum DatasetError {
 
     /// What was unpacked from an archive is damaged, or was so in the archive.
     #[error(
-        "{}. It was unpacked from {}: delete the folder {}, and it is unpacked again. If it is \
-         no better then, replace the archive",
+        "{}. It was unpacked from {}. Delete the folder {} to unpack it again; if that does not \
+         help, replace the archive",
         without_advice(damage), archive.display(), folder.display()
     )]
     Unpacked {
@@ -176,7 +197,8 @@ pub enum DatasetError {
 
     /// No folder can be written to where an archive could be unpacked.
     #[error(
-        "{} cannot be unpacked anywhere: {}. Name a writable folder as cache, or unpack it yourself",
+        "no folder to unpack {} into: {}. Set the cache folder to a writable one, or unpack it \
+         yourself",
         path.display(), reasons.join("; ")
     )]
     NoCache {
@@ -217,8 +239,8 @@ pub enum DatasetError {
 
     /// Some images are grey and some coloured.
     #[error(
-        "the images in {} differ in colour: {} is grey, {} is RGB. Say what all are to be \
-         converted to: set color to rgb or grey", root.display(), grey.display(), rgb.display()
+        "the images in {} differ in color: {} is grey, {} is RGB. Set color to rgb or grey to \
+         convert all", root.display(), grey.display(), rgb.display()
     )]
     MixedColor {
         /// The folder.
@@ -265,7 +287,8 @@ pub enum DatasetError {
 
     /// An index that the data set does not have.
     #[error(
-        "image {index} was asked for, but the data set has {len}. Make the sampler with the length of this data set"
+        "image {index} does not exist: the data set has {len}. Create the sampler with the length \
+         of this data set"
     )]
     Index {
         /// The index.
@@ -286,7 +309,7 @@ pub enum DatasetError {
     },
 
     /// The buffer for an image has the wrong length.
-    #[error("the buffer for one image has {given} bytes, it needs {needed}")]
+    #[error("the image buffer has {given} bytes but needs {needed}")]
     Buffer {
         /// Its length.
         given: usize,
@@ -296,8 +319,8 @@ pub enum DatasetError {
 
     /// A part was chosen that the image does not have.
     #[error(
-        "{}×{} pixels from row {} and column {} on are no part of an image of {height}×{width} \
-         (height × width). Choose a part of at least one pixel inside the image",
+        "{}×{} pixels from row {} and column {} are outside an image of {height}×{width} (height × \
+         width). Choose a part of at least one pixel inside the image",
         area.height, area.width, area.top, area.left
     )]
     Area {
@@ -310,14 +333,16 @@ pub enum DatasetError {
     },
 
     /// A data set's normalisation does not fit its images.
-    #[error("the data set's normalisation is unusable: {reason}")]
+    #[error("invalid normalization of the data set: {reason}")]
     Normalization {
         /// Why.
         reason: String,
     },
 
     /// A batch does not fit into memory.
-    #[error("no memory for a batch of {images} images ({bytes} bytes). Use smaller micro-batches")]
+    #[error(
+        "out of memory for a batch of {images} images ({bytes} bytes). Use smaller micro-batches"
+    )]
     Memory {
         /// Images in the batch.
         images: usize,
@@ -333,7 +358,7 @@ pub enum DatasetError {
     },
 
     /// The code that reads or augments images panicked.
-    #[error("reading batch {position} of the epoch panicked: {message}")]
+    #[error("panic while reading batch {position} of the epoch: {message}")]
     Panic {
         /// Number of the batch within the epoch's iterator, from 0.
         position: usize,
@@ -372,10 +397,8 @@ const LISTED: usize = 10;
 fn unusable(root: &Path, usable: usize, problems: usize) -> String {
     let root = root.display();
     match usable {
-        0 => format!("{root} has no image that can be used"),
-        _ => format!(
-            "{problems} of the files and folders in {root} cannot be used; replace or remove them"
-        ),
+        0 => format!("{root} contains no usable image"),
+        _ => format!("{problems} files and folders in {root} are unusable. Replace or remove them"),
     }
 }
 
@@ -443,7 +466,7 @@ pub enum SamplerError {
     /// The global batch does not divide into micro-batches on all ranks.
     #[error(
         "a global batch of {global_batch} does not divide into micro-batches of {micro_batch} on \
-         {size} ranks; it must be a multiple of {}, such as {}",
+         {size} ranks. Use a multiple of {}, such as {}",
         micro_batch.saturating_mul(*size), nearest_multiple(*global_batch, micro_batch.saturating_mul(*size))
     )]
     Divide {
@@ -457,7 +480,8 @@ pub enum SamplerError {
 
     /// Not even one global batch can be filled.
     #[error(
-        "the data set has {len} samples, fewer than one global batch of {global_batch}; use a smaller batch"
+        "the data set has {len} samples, fewer than one global batch of {global_batch}. Use a \
+         smaller batch"
     )]
     TooFew {
         /// Samples in the data set.

@@ -56,8 +56,8 @@ impl Generated {
         };
         if shape.is_empty() || classes == 0 {
             return Err(unusable(format!(
-                "{classes} classes of images of {}x{}x{} (channels, height, width); all must be \
-                 at least 1",
+                "{classes} classes of images of {}x{}x{} (channels, height, width): all numbers \
+                 must be at least 1",
                 shape.channels, shape.height, shape.width
             )));
         }
@@ -65,8 +65,8 @@ impl Generated {
         let table = profiles_len(shape).saturating_mul(classes);
         if table.saturating_add(noise_len) > MAX_BYTES || u32::try_from(classes).is_err() {
             return Err(unusable(format!(
-                "{classes} classes of images of {}x{}x{} need more than {MAX_BYTES} bytes of \
-                 patterns; use fewer or smaller ones",
+                "{classes} classes of images of {}x{}x{} need patterns of more than {MAX_BYTES} \
+                 bytes. Use fewer or smaller ones",
                 shape.channels, shape.height, shape.width
             )));
         }

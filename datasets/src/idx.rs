@@ -55,7 +55,8 @@ fn parse<const N: usize>(mut reader: impl Read, path: &Path) -> Result<Idx<N>, D
     let expected = [0, 0, UNSIGNED_BYTE, N as u8];
     if *magic != expected {
         let reason = format!(
-            "it starts with {magic:02x?}, an IDX file of {N} dimensions with {expected:02x?}"
+            "it starts with {magic:02x?}, but an IDX file of {N} dimensions starts with \
+             {expected:02x?}"
         );
         return Err(malformed(0, reason));
     }
@@ -72,7 +73,7 @@ fn parse<const N: usize>(mut reader: impl Read, path: &Path) -> Result<Idx<N>, D
     }
     if promised > MAX_BYTES {
         let reason = format!(
-            "its header promises {dimensions:?} bytes, more than the {MAX_BYTES} that are accepted"
+            "its header announces {dimensions:?} bytes, more than the maximum of {MAX_BYTES}"
         );
         return Err(malformed(4, reason));
     }
@@ -114,7 +115,7 @@ fn read_error(error: io::Error, offset: u64, path: &Path) -> DatasetError {
         InvalidData | InvalidInput | UnexpectedEof => DatasetError::Malformed {
             path: path.to_owned(),
             offset,
-            reason: format!("its compressed data cannot be read ({error})"),
+            reason: format!("cannot decompress it ({error})"),
         },
         _ => DatasetError::io("read", path)(error),
     }

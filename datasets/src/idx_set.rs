@@ -131,7 +131,7 @@ impl IdxSet {
                 path: images_path.to_owned(),
                 offset: 8,
                 reason: format!(
-                    "its images are {height}x{width}, {} has 28x28",
+                    "its images are {height}x{width}, but those of {} are 28x28",
                     published.name
                 ),
             });
@@ -150,7 +150,7 @@ impl IdxSet {
             return Err(DatasetError::Malformed {
                 path: labels_path.to_owned(),
                 offset: 8 + index as u64,
-                reason: format!("label {label} of image {index} is not one of 0 to 9"),
+                reason: format!("label {label} of image {index} is outside 0 to 9"),
             });
         }
         published.check_beginning(&labels.bytes, labels_path)?;

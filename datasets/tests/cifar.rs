@@ -211,10 +211,7 @@ fn a_damaged_cache_is_named_with_what_to_do() {
     for part in [
         format!("{} is damaged", copy.display()),
         "coarse label 255 of record 1".to_owned(),
-        format!(
-            "delete the folder {}, and it is unpacked again",
-            folder.display()
-        ),
+        format!("Delete the folder {} to unpack it again", folder.display()),
     ] {
         assert!(message.contains(&part), "{part}: {message}");
     }
@@ -521,9 +518,9 @@ fn damaged_archives_are_refused() {
     for (archive, reason) in [
         (
             Archive::bytes(checksum),
-            "cannot be read behind its last file",
+            "cannot read it after its last file",
         ),
-        (Archive::raw(&header), "cannot be read"),
+        (Archive::raw(&header), "cannot read it"),
         (
             Archive::bytes(b"<html>please log in</html>".to_vec()),
             "cannot be read",

@@ -313,7 +313,7 @@ fn a_fraction_is_kept_for_validation() {
     assert_eq!(paths(Split::Train, &options(4)).len(), 28);
     let error = ImageFolder::open(root.path(), Split::Test, &options(4)).unwrap_err();
     assert!(
-        error.to_string().contains("no images for evaluation"),
+        error.to_string().contains("no validation images"),
         "{error}"
     );
 }
@@ -357,11 +357,11 @@ fn everything_unusable_is_reported_at_once() {
         ("nothing.png", "it is empty"),
         (
             "notes.png",
-            "it is no image that can be read, which are JPEG, PNG",
+            "it is not an image in a supported format (JPEG, PNG",
         ),
         (
             "old.jpg",
-            "Gif; JPEG, PNG, WebP, BMP, TIFF and PNM can be read",
+            "Gif; supported are JPEG, PNG, WebP, BMP, TIFF and PNM",
         ),
         ("empty", "no image of this class"),
     ] {
@@ -422,7 +422,7 @@ fn floating_point_pixels_are_refused() {
     write(root.path().join("a/1.tiff"), &floats);
     let error = refused(root.path(), &options(8)).to_string();
     assert!(
-        error.contains("1.tiff: it is not supported: pixels that are floating"),
+        error.contains("1.tiff: it is not supported: floating-point pixels"),
         "{error}"
     );
 }
@@ -575,7 +575,7 @@ fn a_photo_that_is_all_profile_is_refused() {
     open(root.path(), Split::Train, &options(8));
     fs::write(&path, with(300)).unwrap();
     let error = refused(root.path(), &options(8)).to_string();
-    let words = "its colour profile has 18 MiB, more than the 16 MiB accepted";
+    let words = "its color profile has 18 MiB, more than the maximum of 16 MiB";
     assert!(error.contains(words), "{error}");
 }
 
@@ -590,7 +590,7 @@ fn mixed_colours_need_a_decision() {
     for part in [
         "colour.png is RGB",
         "grey.png is grey",
-        "set color to rgb or grey",
+        "Set color to rgb or grey",
     ] {
         assert!(message.contains(part), "{message}");
     }
@@ -626,9 +626,9 @@ fn folders_that_do_not_fit_are_named() {
         let message = error.to_string();
         for part in [
             path.to_str().unwrap(),
-            "no such folder",
+            "does not exist",
             "data.dir",
-            "a folder for each class",
+            "one subfolder of images per class",
         ] {
             assert!(message.contains(part), "{message}");
         }
@@ -683,7 +683,7 @@ fn the_folder_for_evaluation_has_several_names() {
         let (_, both) = parts(root.path(), Some(0.5));
         let both = both.unwrap_err();
         let folder = root.path().join(name);
-        let starts = format!("{}: there are images for evaluation, and", folder.display());
+        let starts = format!("{}: there are validation images, and", folder.display());
         assert!(both.starts_with(&starts), "{both}");
         if name == "test" {
             // What is for validation goes first.
@@ -723,7 +723,7 @@ fn images_without_classes_are_for_nothing() {
         let test = test.unwrap_err();
         assert_eq!(train, 4);
         let folder = root.path().join(name);
-        let starts = format!("{}: there is no class folder in it", folder.display());
+        let starts = format!("{}: it contains no class folders", folder.display());
         assert!(test.starts_with(&starts), "{test}");
         assert!(test.contains("set data.validation"), "{test}");
         // Nobody needs them here.
@@ -861,5 +861,5 @@ fn folders_of_systems_are_left_out_with_a_line() {
     let alone = tempfile::tempdir().unwrap();
     write(alone.path().join("__MACOSX/1.png"), &plain(RED));
     let error = refused(alone.path(), &options(8)).to_string();
-    assert!(error.contains("there is no class folder"), "{error}");
+    assert!(error.contains("it contains no class folders"), "{error}");
 }

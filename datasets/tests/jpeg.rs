@@ -248,8 +248,7 @@ fn every_sampling_is_decoded_rightly_or_refused_by_name() {
                             right += 1;
                         }
                         Err(DatasetError::UnsupportedImage { what, .. }) => {
-                            let named =
-                                what.contains("sampled") || what.contains("scans of their own");
+                            let named = what.contains("sampled") || what.contains("separate scans");
                             assert!(named, "{factors:?} {mode:?}: {what}");
                             refused += 1;
                         }
@@ -298,7 +297,7 @@ fn what_is_not_supported_is_told_by_its_name() {
         (
             "apart.jpg",
             jpeg(&[[1, 1]; 3], Mode::Apart),
-            "scans of their own",
+            "separate scans",
         ),
         ("arithmetic.jpg", changed(1, 0xC9), "arithmetic coding"),
         ("lossless.jpg", changed(1, 0xC3), "lossless coding"),

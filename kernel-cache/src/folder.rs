@@ -42,7 +42,7 @@ pub(crate) fn existing(path: &Path) -> io::Result<OwnedFd> {
         openat(CWD, &path, flags, Mode::empty()).map_err(
             |error| match std::fs::symlink_metadata(&path) {
                 Ok(metadata) if metadata.is_symlink() => {
-                    refused("it is a symbolic link; name the folder that it leads to")
+                    refused("it is a symbolic link; use the folder it points to")
                 }
                 _ => error.into(),
             },
@@ -50,7 +50,7 @@ pub(crate) fn existing(path: &Path) -> io::Result<OwnedFd> {
     match strangers(&fstat(&folder)?) {
         None => Ok(folder),
         Some(reason) => Err(refused(&format!(
-            "{reason}, and the GPU runs what is in it; name a folder of your own"
+            "{reason}, and the GPU executes its files; use a folder of your own"
         ))),
     }
 }

@@ -49,7 +49,8 @@ fn warn(folder: &Path, error: &io::Error) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         tracing::warn!(
-            "compiled kernels cannot be kept in {}: {error}; BURN_DIST_KERNELS names another folder, or off",
+            "cannot keep compiled kernels in {}: {error}. Set BURN_DIST_KERNELS to another folder \
+             or off",
             folder.display()
         );
     });

@@ -34,18 +34,18 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody wants it, or there is no place for it.
-    #[error("BURN_DIST_KERNELS is off, or there is no home")]
+    #[error("BURN_DIST_KERNELS is off, or there is no home folder")]
     NoFolder,
     /// This system's loader has other rules, or there was no C compiler when the program was built.
     #[error(
-        "this program was built where compiled kernels cannot be kept (docs/internals/kernel-cache.md)"
+        "this program was built without support for a kernel cache (docs/internals/kernel-cache.md)"
     )]
     NotBuilt,
     /// NVIDIA's compiler is not here.
     #[error("libnvrtc.so was not found")]
     NoCompiler,
     /// The folder is not this user's alone: compiled kernels are code.
-    #[error("{}: {reason}; BURN_DIST_KERNELS names another folder", path.display())]
+    #[error("{}: {reason}. Set BURN_DIST_KERNELS to another folder", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum Error {
         reason: String,
     },
     /// Something in this process has compiled before, and goes on as it has begun.
-    #[error("libnvrtc.so was loaded before")]
+    #[error("libnvrtc.so was already loaded")]
     Late,
     /// The library or the one in its place could not be loaded.
     #[error("{what}: {reason}")]

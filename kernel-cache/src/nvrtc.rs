@@ -85,7 +85,7 @@ pub(crate) fn find() -> Result<PathBuf, Error> {
     // SAFETY: `found` has room for what is written.
     let known = unsafe { libc::dladdr((*function as Version as *const ()).cast(), &mut found) };
     if known == 0 || found.dli_fname.is_null() {
-        return Err(of("libnvrtc.so", &"the system does not say where it is"));
+        return Err(of("libnvrtc.so", &"the system does not report its path"));
     }
     // SAFETY: a text that ends with a zero, and stays while the library is loaded.
     let path = unsafe { CStr::from_ptr(found.dli_fname) };

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
     /// A slice that does not have the length that the shape says.
-    #[error("{op}: `{what}` has {found} elements, the shape needs {expected}")]
+    #[error("{op}: `{what}` has {found} elements, but the shape needs {expected}")]
     Length {
         /// The operation.
         op: &'static str,
@@ -16,7 +16,7 @@ pub enum KernelError {
         found: usize,
     },
     /// A size that must be at least one is zero.
-    #[error("{op}: `{what}` is 0, it must be at least 1")]
+    #[error("{op}: `{what}` is 0, but must be at least 1")]
     Zero {
         /// The operation.
         op: &'static str,
@@ -24,14 +24,14 @@ pub enum KernelError {
         what: &'static str,
     },
     /// A shape whose number of elements does not fit into memory.
-    #[error("{op}: the shape has more elements than memory can have; use smaller sizes")]
+    #[error("{op}: the shape has too many elements. Use smaller sizes")]
     TooLarge {
         /// The operation.
         op: &'static str,
     },
     /// A window that is larger than the padded image.
     #[error(
-        "{op}: a window of {window} is larger than the padded image's {padded}; use a smaller \
+        "{op}: a window of {window} is larger than the padded image, {padded}. Use a smaller \
          window or more padding"
     )]
     Window {
@@ -44,7 +44,7 @@ pub enum KernelError {
     },
     /// A padding that a window could lie in entirely.
     #[error(
-        "{op}: a padding of {padding} is too large for a window of {window}; use at most {max}"
+        "{op}: a padding of {padding} is too large for a window of {window}. Use at most {max}"
     )]
     Padding {
         /// The operation.
@@ -58,7 +58,7 @@ pub enum KernelError {
     },
     /// A shape that the chosen method does not cover.
     #[error(
-        "{op}: Winograd works for 3×3 windows with stride 1 and padding of at most 2 only; use \
+        "{op}: Winograd supports only 3×3 windows with stride 1 and a padding of at most 2. Use \
          the direct method"
     )]
     NotWinograd {
@@ -66,7 +66,7 @@ pub enum KernelError {
         op: &'static str,
     },
     /// A class that is not among the logits.
-    #[error("cross-entropy: row {row} has the class {class}, there are {classes} classes")]
+    #[error("cross-entropy: row {row} has class {class}, but there are {classes} classes")]
     Class {
         /// Row of the batch.
         row: usize,
@@ -76,7 +76,7 @@ pub enum KernelError {
         classes: usize,
     },
     /// A number outside of the range in which it means something.
-    #[error("{op}: `{what}` is outside of its range, {range}")]
+    #[error("{op}: `{what}` is outside its range, {range}")]
     Range {
         /// The operation.
         op: &'static str,
@@ -86,12 +86,10 @@ pub enum KernelError {
         range: &'static str,
     },
     /// A tensor that is not of f32 numbers, or of another rank than the operation's.
-    #[error("the kernels work on tensors of f32 numbers; cast this one first")]
+    #[error("the kernels need f32 tensors. Cast this one first")]
     Storage,
     /// An instruction set that this machine does not have.
-    #[error(
-        "the instruction set {isa} is not available on this processor; choose one of: {available}"
-    )]
+    #[error("the CPU does not support the instruction set {isa}. Choose one of {available}")]
     IsaMissing {
         /// The set that was asked for.
         isa: &'static str,
@@ -99,9 +97,7 @@ pub enum KernelError {
         available: String,
     },
     /// A name that is no instruction set.
-    #[error(
-        "{variable} is {value:?}, which is no instruction set; use avx512, avx2, neon or portable"
-    )]
+    #[error("{variable} is {value:?}, but must be avx512, avx2, neon or portable")]
     IsaName {
         /// The environment variable.
         variable: &'static str,

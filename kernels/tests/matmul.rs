@@ -199,7 +199,7 @@ fn wrong_lengths_are_errors() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "matmul: `left` has 7 elements, the shape needs 8"
+        "matmul: `left` has 7 elements, but the shape needs 8"
     );
     assert!(
         kernels
@@ -216,7 +216,7 @@ fn wrong_lengths_are_errors() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "bias: `bias` has 2 elements, the shape needs 3"
+        "bias: `bias` has 2 elements, but the shape needs 3"
     );
     let (dw, db) = (&mut [0.0; 6], &mut [0.0; 2]);
     let error = kernels.linear_gradients_bf16([4, 2, 3], x, &[0.0; 12], dw, db);

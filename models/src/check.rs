@@ -76,17 +76,14 @@ mod tests {
     fn what_cannot_be_is_named() {
         assert!(sizes("m", &[("a", 1), ("b", 2)]).is_ok());
         let error = sizes("m", &[("a", 1), ("b", 0)]).unwrap_err().to_string();
-        assert_eq!(error, "m: `b` is 0, it must be at least 1");
+        assert_eq!(error, "m: `b` is 0, but must be at least 1");
         assert!(rates("m", &[("p", 0.0)]).is_ok());
         for rate in [1.0, -0.1, f64::NAN] {
             assert!(rates("m", &[("p", rate)]).is_err());
         }
         assert!(blocks("m", 10_000).is_ok());
         let error = blocks("m", 10_001).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "m: 10001 blocks are too many, there can be at most 10000"
-        );
+        assert_eq!(error, "m: 10001 blocks are too many; the maximum is 10000");
         assert!(image("m", [4, 4], 4).is_ok());
         assert!(image("m", [3, 4], 4).is_err());
         assert!(image("m", [4, 3], 4).is_err());

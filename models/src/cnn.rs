@@ -242,11 +242,11 @@ mod tests {
         let message = |config: CnnConfig| config.init(&device).unwrap_err().to_string();
         assert_eq!(
             message(config().with_hidden(0)),
-            "cnn: `hidden` is 0, it must be at least 1"
+            "cnn: `hidden` is 0, but must be at least 1"
         );
         assert_eq!(
             message(config().with_height(5)),
-            "cnn: images of 5×28 pixels are too small, they must be at least 6×6"
+            "cnn: images of 5×28 pixels are too small; the minimum is 6×6"
         );
         assert_eq!(
             message(config().with_dropout_hidden(1.0)),

@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A size that must be at least one is zero.
-    #[error("{model}: `{field}` is 0, it must be at least 1")]
+    #[error("{model}: `{field}` is 0, but must be at least 1")]
     Zero {
         /// Name of the model.
         model: &'static str,
@@ -12,7 +12,7 @@ pub enum ModelError {
         field: &'static str,
     },
     /// A dropout rate that is no probability below one.
-    #[error("{model}: `{field}` is {value}, it must be at least 0 and below 1")]
+    #[error("{model}: `{field}` is {value}, but must be at least 0 and below 1")]
     Dropout {
         /// Name of the model.
         model: &'static str,
@@ -23,7 +23,7 @@ pub enum ModelError {
     },
     /// An image from which nothing would be left after the convolutions.
     #[error(
-        "{model}: images of {height}×{width} pixels are too small, they must be at least \
+        "{model}: images of {height}×{width} pixels are too small; the minimum is \
          {minimum}×{minimum}"
     )]
     ImageTooSmall {
@@ -37,7 +37,7 @@ pub enum ModelError {
         minimum: usize,
     },
     /// A number of layers that the model cannot have.
-    #[error("{model}: a depth of {depth} is not {wanted}")]
+    #[error("{model}: the depth is {depth}, but must be {wanted}")]
     Depth {
         /// Name of the model.
         model: &'static str,
@@ -47,7 +47,7 @@ pub enum ModelError {
         wanted: &'static str,
     },
     /// More blocks than can be meant.
-    #[error("{model}: {blocks} blocks are too many, there can be at most {most}")]
+    #[error("{model}: {blocks} blocks are too many; the maximum is {most}")]
     TooDeep {
         /// Name of the model.
         model: &'static str,
@@ -57,7 +57,7 @@ pub enum ModelError {
         most: usize,
     },
     /// Heads that cannot share the width among them.
-    #[error("{model}: `heads` is {heads}, which does not divide `dim`, {dim}")]
+    #[error("{model}: `heads` is {heads}, but must divide `dim`, {dim}")]
     Heads {
         /// Name of the model.
         model: &'static str,
@@ -68,8 +68,8 @@ pub enum ModelError {
     },
     /// Images that cannot be cut into whole patches.
     #[error(
-        "{model}: images of {height}×{width} pixels cannot be cut into patches of {patch}×{patch}; \
-         choose a `patch` that divides both sides"
+        "{model}: images of {height}×{width} pixels do not divide into patches of {patch}×{patch}. \
+         Choose a `patch` that divides both sides"
     )]
     Patch {
         /// Name of the model.

@@ -47,7 +47,7 @@ impl Positions {
             .and_then(|patches| patches.checked_mul(dim));
         let Some(numbers) = numbers.filter(|numbers| *numbers <= MOST_NUMBERS) else {
             return Err(format!(
-                "is not resampled to {rows}×{columns} patches of {dim} numbers"
+                "cannot be resampled to {rows}×{columns} patches of width {dim}"
             ));
         };
         let mut resampled = vec![0.0; numbers];
@@ -130,7 +130,7 @@ mod tests {
     fn embeddings_without_bound_are_refused() {
         for grid in [[1 << 14, 1 << 14], [usize::MAX, 2]] {
             let error = positions(grid, 0).resample(&[0.0; 4], 2).unwrap_err();
-            assert!(error.contains("is not resampled"), "{error}");
+            assert!(error.contains("cannot be resampled"), "{error}");
         }
         let small = positions([1 << 10, 1], 0).resample(&[1.0; 4], 2).unwrap();
         assert_eq!(small.len(), 1 << 10);

@@ -218,12 +218,12 @@ fn a_folder_that_is_not_there_is_named() {
     assert!(
         error
             .to_string()
-            .starts_with("/nonexistent/model.safetensors: can't be written"),
+            .starts_with("cannot write /nonexistent/model.safetensors: "),
         "{error}"
     );
     let error = message(Path::new("/nonexistent/model.pt"));
     assert!(
-        error.starts_with("/nonexistent/model.pt: can't be read"),
+        error.starts_with("cannot read /nonexistent/model.pt: "),
         "{error}"
     );
 }
@@ -412,7 +412,7 @@ fn files_of_other_kinds_are_named() {
     }
     let folder = tempfile::tempdir().unwrap();
     let message = message(folder.path());
-    assert!(message.contains("can't be read"), "{message}");
+    assert!(message.contains("cannot read"), "{message}");
 }
 
 #[test]
@@ -421,7 +421,7 @@ fn declared_lengths_are_not_believed() {
     for length in [u64::MAX, 1 << 62, 1 << 40, 99_000_000] {
         let (_folder, path) = file("model.safetensors", &header(length, "{}"));
         let message = message(&path);
-        assert!(message.contains("was it cut short?"), "{message}");
+        assert!(message.contains("may be truncated"), "{message}");
     }
     for shape in ["[1099511627776]", "[4294967296,4294967296,4294967296]"] {
         for end in ["0", "4398046511104", "18446744073709551615"] {
@@ -456,11 +456,7 @@ fn tape_archives_are_refused() {
     let mut header = vec![b'0'; 1024];
     header[257..262].copy_from_slice(b"ustar");
     let (_folder, path) = file("old.pt", &header);
-    assert!(
-        message(&path).contains("tape archive"),
-        "{}",
-        message(&path)
-    );
+    assert!(message(&path).contains("tar archive"), "{}", message(&path));
 }
 
 #[test]

@@ -399,7 +399,7 @@ fn missing_data_is_a_wrong_configuration_and_broken_data_a_failure() {
             .assert_code(2)
             .assert_stderr(&["train-images-idx3-ubyte", "of --set data.dir=mnist"])
             .assert_no_files(&[]);
-        assert_eq!(finished.stderr.matches("not complete").count(), 1);
+        assert_eq!(finished.stderr.matches("incomplete").count(), 1);
     }
     let with_images = |images: &[u8]| {
         mnist("1")
@@ -652,7 +652,7 @@ fn a_folder_of_images_without_a_usable_file_is_a_wrong_configuration() {
             .file(file, content)
             .run()
             .assert_code(2)
-            .assert_stderr(&["has no image that can be used", "--set data.dir=pictures"])
+            .assert_stderr(&["contains no usable image", "--set data.dir=pictures"])
             .assert_no_files(&["pictures"]);
     }
 }

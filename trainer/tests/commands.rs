@@ -156,7 +156,7 @@ fn what_is_no_trained_model_is_named() {
             .assert_stderr(words);
     };
     for command in ["eval", "export"] {
-        nothing(&[command, "nowhere"], 2, &["nowhere: there is no such"]);
+        nothing(&[command, "nowhere"], 2, &["nowhere: no such"]);
         nothing(
             &[command, "empty"],
             2,
@@ -228,8 +228,7 @@ fn a_file_that_cannot_be_written_is_told_before_the_work_begins() {
         &["preview", "--out", "none/file"],
         &["lr-find", "--out", "none/file"],
     ] {
-        let told =
-            "error: cannot write none/file: there is no folder none. Choose another file with --";
+        let told = "error: cannot write none/file: the folder none does not exist. Choose another file with --";
         let refused = then(&run, args);
         refused.assert_code(2).assert_no_files(&[]);
         assert!(refused.stderr.starts_with(told), "{}", refused.stderr);
@@ -286,7 +285,7 @@ fn ranks_do_not_wait_for_one_that_cannot_write() {
     let args = ["eval", run_dir.to_str().unwrap(), "--json", "none/file"];
     let ranks = [0, 1].map(|rank| Trial::new(&args).rank(rank, 2, &port).start());
     let [main, other] = ranks.map(|rank| rank.wait(LIMIT));
-    let told = "cannot write none/file: there is no folder none";
+    let told = "cannot write none/file: the folder none does not exist";
     main.assert_code(2).assert_stderr(&[told]);
     other.assert_code(1).assert_stderr(&["rank 0", told]);
 }
@@ -305,7 +304,7 @@ fn a_model_that_is_a_part_of_the_trained_one_is_not_exported() {
     run.assert_code(0);
     then(&run, &["export", "RUN", "--set", "model.depth=1"])
         .assert_code(2)
-        .assert_stderr(&["no such tensor", "of --set model.depth=1"])
+        .assert_stderr(&["no tensor of this name", "of --set model.depth=1"])
         .assert_no_files(&[]);
 }
 
@@ -528,7 +527,7 @@ fn training_starts_from_exported_weights() {
     Trial::new(&["check", "--set", "model.weights=none.pt"])
         .run()
         .assert_code(2)
-        .assert_stderr(&["none.pt: can't be read", "of --set model.weights=none.pt"]);
+        .assert_stderr(&["cannot read none.pt", "of --set model.weights=none.pt"]);
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn files_are_not_taken_for_what_they_are_not() {
         exported
             .then(args)
             .assert_code(1)
-            .assert_stderr(&["damaged.safetensors", "cut short"]);
+            .assert_stderr(&["damaged.safetensors", "may be truncated"]);
     }
 }
 

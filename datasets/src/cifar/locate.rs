@@ -60,7 +60,7 @@ pub(super) fn locate(
         .find(|(has_some, _)| *has_some)
     {
         let (_, names) = lacking;
-        files.push(format!("or of what it holds {}", names.join(", ")));
+        files.push(format!("or, from its contents, {}", names.join(", ")));
     }
     Err(DatasetError::Missing {
         dataset: published.name,

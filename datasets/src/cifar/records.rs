@@ -40,7 +40,7 @@ impl Records {
                 return Err(DatasetError::Malformed {
                     path,
                     offset: (record * published.record_len() + byte) as u64,
-                    reason: format!("{name} {value} of record {record} is not one of 0 to {most}"),
+                    reason: format!("{name} {value} of record {record} is outside 0 to {most}"),
                 });
             }
         }

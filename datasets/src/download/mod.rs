@@ -172,7 +172,7 @@ impl Downloader {
             tracing::warn!(
                 url,
                 reason = failure.reason,
-                "download broke off, trying again"
+                "download interrupted, retrying"
             );
             thread::sleep(self.pause);
         }

@@ -83,9 +83,7 @@ pub(super) fn attempt(
         StatusCode::RANGE_NOT_SATISFIABLE if have > 0 => return finish(part, file, true),
         StatusCode::PARTIAL_CONTENT => {
             discard(part)?;
-            return Ok(Err(Failure::passing(
-                "it sent another part than was asked for",
-            )));
+            return Ok(Err(Failure::passing("it sent another part than requested")));
         }
         status => return Ok(Err(refused(status))),
     };
@@ -108,7 +106,7 @@ fn receive(
     let announced = response.body().content_length();
     let too_long = || {
         Failure::lasting(format!(
-            "it sends more than {most} bytes, which this file cannot have"
+            "it sends more than {most} bytes, the maximum for this file"
         ))
     };
     if announced.is_some_and(|len| start.saturating_add(len) > most) {

@@ -29,14 +29,14 @@ pub(super) fn check(path: &Path, file: &RemoteFile) -> Result<Result<(), String>
         Form::Stored => "",
     };
     Ok(match hashed {
-        Err(error) => Err(format!("what it sent cannot be read ({error})")),
+        Err(error) => Err(format!("its data cannot be read ({error})")),
         Ok((_, len)) if len > file.len => Err(format!(
-            "what it sent is longer than the {} bytes published{form}",
+            "its data is longer than the published {} bytes{form}",
             file.len
         )),
         Ok((sha256, len)) if len != file.len || sha256 != file.sha256 => Err(format!(
-            "what it sent has {len} bytes with SHA-256 {sha256}{form}, published are {} bytes \
-             with {}",
+            "its data has {len} bytes and SHA-256 {sha256}{form}, but {} bytes with SHA-256 {} are \
+             published",
             file.len, file.sha256
         )),
         Ok(_) => Ok(()),

@@ -162,7 +162,7 @@ fn limited<T: Send + 'static>(
     thread::Builder::new()
         .name("decoder".into())
         .spawn(move || sender.send(guarded(work)))
-        .map_err(|error| Unusable::Other(format!("no thread can be started for it ({error})")))?;
+        .map_err(|error| Unusable::Other(format!("cannot start a decoder thread ({error})")))?;
     let mut left = limit;
     loop {
         let tick = left.min(TICK);
@@ -171,12 +171,12 @@ fn limited<T: Send + 'static>(
             Err(RecvTimeoutError::Timeout) if left > tick => left -= tick,
             Err(RecvTimeoutError::Timeout) => {
                 return Err(Unusable::Other(format!(
-                    "its decoding takes longer than the {} s accepted; make it smaller",
+                    "decoding takes longer than the {} s allowed; make the image smaller",
                     limit.as_secs()
                 )));
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Unusable::Other("its decoder ended without a word".into()));
+                return Err(Unusable::Other("its decoder ended unexpectedly".into()));
             }
         }
     }
@@ -229,7 +229,7 @@ fn scale<P: PixelTrait>(
     size: usize,
     scaled: &mut [u8],
 ) -> Result<(), String> {
-    let failed = |reason: &dyn std::fmt::Display| format!("it cannot be resized ({reason})");
+    let failed = |reason: &dyn std::fmt::Display| format!("cannot resize it ({reason})");
     let picture = TypedImageRef::<P>::from_buffer(width, height, pixels);
     let picture = picture.map_err(|error| failed(&error))?;
     let Area {

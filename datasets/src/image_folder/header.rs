@@ -69,7 +69,7 @@ pub(super) fn read_whole(path: &Path) -> Result<Vec<u8>, Unusable> {
     file.read_to_end(&mut bytes)
         .map_err(|error| unreadable(&error))?;
     match bytes.len() as u64 > MAX_FILE {
-        true => Err(format!("it is larger than the {MAX_FILE} bytes accepted").into()),
+        true => Err(format!("it is larger than the maximum of {MAX_FILE} bytes").into()),
         false => Ok(bytes),
     }
 }
@@ -80,11 +80,11 @@ pub(super) fn format(bytes: &[u8]) -> Result<ImageFormat, Unusable> {
     match image::guess_format(bytes) {
         Ok(format @ (Jpeg | Png | WebP | Bmp | Tiff | Pnm)) => Ok(format),
         Ok(other) => Err(Unusable::Unsupported(format!(
-            "the format {other:?}; {FORMATS} can be read"
+            "the format {other:?}; supported are {FORMATS}"
         ))),
         Err(_) if bytes.is_empty() => Err(Unusable::Other("it is empty".into())),
         Err(_) => Err(Unusable::Other(format!(
-            "it is no image that can be read, which are {FORMATS}"
+            "it is not an image in a supported format ({FORMATS})"
         ))),
     }
 }
@@ -116,7 +116,7 @@ pub(super) fn decoder(
     };
     if beside > MAX_BESIDE {
         return Err(Unusable::Other(format!(
-            "its colour profile has {} MiB, more than the {} MiB accepted",
+            "its color profile has {} MiB, more than the maximum of {} MiB",
             beside >> 20,
             MAX_BESIDE >> 20
         )));
@@ -134,21 +134,22 @@ pub(super) fn decoder(
     let mut decoder = reader.into_decoder().map_err(|error| damaged(&error))?;
     let (width, height) = decoder.dimensions();
     if width == 0 || height == 0 {
-        return Err(Unusable::Other("it has no pixel".into()));
+        return Err(Unusable::Other("it has no pixels".into()));
     }
     // Damaged notes of a camera do not make the picture unusable.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let need = budget::need(&decoder, format, orientation, bytes);
     if need > budget::BYTES {
         return Err(Unusable::Other(format!(
-            "its {width}x{height} pixels take {} MiB to decode, more than the {} MiB accepted; make it smaller",
+            "its {width}x{height} pixels need {} MiB to decode, more than the maximum of {} MiB; \
+             make it smaller",
             need >> 20,
             budget::BYTES >> 20
         )));
     }
     if let ColorType::Rgb32F | ColorType::Rgba32F = decoder.color_type() {
         return Err(Unusable::Unsupported(
-            "pixels that are floating-point numbers, whose range is not known".into(),
+            "floating-point pixels of unknown range".into(),
         ));
     }
     Ok((decoder, Known { orientation, need }))
@@ -203,7 +204,7 @@ fn open(path: &Path) -> Result<File, Unusable> {
 }
 
 fn unreadable(error: &std::io::Error) -> Unusable {
-    Unusable::Other(format!("it cannot be read ({error})"))
+    Unusable::Other(format!("cannot read it ({error})"))
 }
 
 pub(super) fn damaged(error: &ImageError) -> Unusable {

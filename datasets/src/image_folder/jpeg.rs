@@ -83,7 +83,8 @@ pub(super) fn unsupported(bytes: &[u8]) -> Option<String> {
         PROGRESSIVE => return unsupported_sampling(&frame),
         _ => {
             let apart = first_scan(bytes).is_some_and(|count| count < frame.sampling.len());
-            let coded = "JPEG that is baseline and has its components in scans of their own; save it as progressive or interleaved";
+            let coded = "baseline JPEG with its components in separate scans; save it as progressive or \
+                 interleaved";
             return match apart {
                 true => Some(coded.into()),
                 false => unsupported_sampling(&frame),
@@ -116,7 +117,7 @@ fn unsupported_sampling(frame: &Frame) -> Option<String> {
     let factors = frame.sampling.iter().map(|[h, v]| format!("{h}×{v}"));
     let factors: Vec<String> = factors.collect();
     Some(format!(
-        "JPEG whose components are sampled {}; save it with 4:4:4, 4:2:2 or 4:2:0 chroma subsampling",
+        "JPEG with component sampling {}; save it with 4:4:4, 4:2:2 or 4:2:0 chroma subsampling",
         factors.join(", ")
     ))
 }

@@ -34,8 +34,8 @@ impl Layout {
         if classes.is_empty() {
             return refuse(
                 &train,
-                "there is no class folder in it. Put the images of each class into a folder of \
-                 its own",
+                "it contains no class folders. Put the images of each class into a folder of their \
+                 own",
             );
         }
         let test = match test {
@@ -85,26 +85,20 @@ fn refuse<T>(folder: &Path, reason: impl Into<String>) -> Result<T, DatasetError
     })
 }
 
-const NO_FOLDER: &str = "there is no such folder. Name the folder of images with data.dir. It has a \
-                         folder for each class with the images of that class in it, or folders \
-                         train and val that have such folders";
+const NO_FOLDER: &str = "the folder does not exist. Set data.dir to a folder with one subfolder of images per class, \
+     or with subfolders train and val of this form";
 /// Folders of images for evaluation, beside a folder `train`.
 const VALIDATION: [&str; 3] = ["val", "valid", "validation"];
 /// Taken where there is none of these.
 const TEST: &str = "test";
 
-const NOWHERE: &str = "there are no images for evaluation: neither a folder val, valid, validation \
-                       or test beside a folder train, nor a part of the training images that is \
-                       kept for validation. Add the folder, or set data.validation, for example \
-                       to 0.1";
-const TWICE: &str = "there are images for evaluation, and a part of the training images is to be \
-                     kept for it as well. Remove the folder or the setting";
-const WITHOUT_CLASSES: &str = "there is no class folder in it, so that nobody knows what its images \
-                               show, and they cannot be used for evaluation. Put the images of \
-                               each class into a folder of its own as in train (here, or in a \
-                               folder val, which goes before test), or keep a part of the \
-                               training images for evaluation: set data.validation, for example \
-                               to 0.1";
+const NOWHERE: &str = "there are no validation images. Add a folder val, valid, validation or test beside train, or \
+     set data.validation, for example to 0.1";
+const TWICE: &str = "there are validation images, and data.validation also takes some from the training images. \
+     Remove the folder or the setting";
+const WITHOUT_CLASSES: &str = "it contains no class folders, so its images have no labels. Put the images of each class into \
+     a folder of their own as in train (here, or in a folder val, which is preferred to test), or \
+     set data.validation, for example to 0.1";
 
 /// Where the images for evaluation are.
 enum Evaluation {
@@ -126,8 +120,8 @@ impl Evaluation {
             [name] => name,
             several => {
                 let reason = format!(
-                    "the images for evaluation may be in {}. Keep one of these folders, or give \
-                     the others other names",
+                    "several folders may contain the validation images: {}. Keep one, or rename \
+                     the others",
                     several.join(" or in ")
                 );
                 return refuse(root, reason);

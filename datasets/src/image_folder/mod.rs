@@ -65,24 +65,23 @@ impl ImageFolderOptions {
     fn verify(&self) -> Result<(), DatasetError> {
         let refuse = |what, reason| Err(DatasetError::Settings { what, reason });
         if !(1..=MAX_SIDE).contains(&self.size) {
-            let reason = format!("it is {}, it must be 1 to {MAX_SIDE}", self.size);
-            return refuse("size of the images", reason);
+            let reason = format!("it is {}, but must be from 1 to {MAX_SIDE}", self.size);
+            return refuse("image size", reason);
         }
         if let Some(resize) = self.resize
             && !(self.size..=MAX_SIDE).contains(&resize)
         {
             let reason = format!(
-                "it is {resize}, it must be at least the size of the images, {}, and at most \
-                 {MAX_SIDE}",
+                "it is {resize}, but must be at least the image size, {}, and at most {MAX_SIDE}",
                 self.size
             );
-            return refuse("shorter side before cutting", reason);
+            return refuse("shorter side before the crop", reason);
         }
         if let Some(part) = self.validation
             && !(part > 0.0 && part < 1.0)
         {
-            let reason = format!("it is {part}, it must be above 0 and below 1");
-            return refuse("part of the images kept for validation", reason);
+            let reason = format!("it is {part}, but must be above 0 and below 1");
+            return refuse("validation share", reason);
         }
         Ok(())
     }
@@ -198,7 +197,7 @@ impl ImageFolder {
         if files.is_empty() {
             return Err(DatasetError::Layout {
                 root: layout.folder,
-                reason: "no image is left for this split; keep another part for validation".into(),
+                reason: "no image is left for this split; change data.validation".into(),
             });
         }
         let channels = channels(options.color, inspected.grey, inspected.rgb, &layout.folder)?;
@@ -233,7 +232,7 @@ fn warn_of(passed: &PassedOver, folder: &Path) {
     if let Some(one) = passed.folders.first() {
         tracing::warn!(
             folder = %folder.display(),
-            "folders left out: {}, such as {}, since folders of this name are made by systems and programs",
+            "skipped {} folders with names that systems and programs use, such as {}",
             passed.folders.len(),
             one.display(),
         );
@@ -243,7 +242,7 @@ fn warn_of(passed: &PassedOver, folder: &Path) {
     };
     tracing::warn!(
         folder = %folder.display(),
-        "files left out: {}, such as {}, since images have names that end with one of {}",
+        "skipped {} files, such as {}; image names end with one of {}",
         passed.files.len(),
         one.display(),
         scan::endings()
@@ -391,10 +390,10 @@ pub fn read_image(
         || !sides.contains(&shape.width)
     {
         return Err(DatasetError::Settings {
-            what: "size of the images",
+            what: "image size",
             reason: format!(
-                "files cannot become images of {}×{}×{} (channels, height, width): square ones of \
-                 1 or 3 channels and at most {MAX_SIDE} pixels are possible",
+                "files cannot become images of {}×{}×{} (channels, height, width): only square \
+                 images of 1 or 3 channels and at most {MAX_SIDE} pixels are possible",
                 shape.channels, shape.height, shape.width
             ),
         });

@@ -87,7 +87,7 @@ pub(super) fn files(
                 Ok(metadata) if metadata.is_file() && is_image(&path) => files.push(path),
                 Ok(metadata) if metadata.is_file() => passed.files.push(path),
                 Ok(_) => problems.push((path, "it is neither a file nor a folder".into())),
-                Err(error) => problems.push((path, format!("it cannot be read ({error})"))),
+                Err(error) => problems.push((path, format!("cannot read it ({error})"))),
             }
         }
         Ok(())
@@ -101,7 +101,7 @@ pub(super) fn files(
         let real = match fs::canonicalize(&folder) {
             Ok(real) => real,
             Err(error) => {
-                unreadable.push((folder, format!("it cannot be read ({error})")));
+                unreadable.push((folder, format!("cannot read it ({error})")));
                 continue;
             }
         };
@@ -111,7 +111,7 @@ pub(super) fn files(
         }
         let mut inner = Vec::new();
         if let Err(error) = visit(&folder, &mut inner) {
-            unreadable.push((folder, format!("it cannot be read ({error})")));
+            unreadable.push((folder, format!("cannot read it ({error})")));
         }
         // The order in which folders are visited decides under which path a linked one is known.
         inner.sort_by(|a, b| b.cmp(a));
@@ -123,7 +123,7 @@ pub(super) fn files(
         if let Some(other) = passed.files.get(others_before) {
             let (other, endings) = (other.display(), endings());
             reason.push_str(&format!(
-                ": images have names that end with one of {endings}, unlike {other}"
+                ": image names end with one of {endings}, unlike {other}"
             ));
         }
         problems.push((top.to_owned(), reason));

@@ -192,7 +192,7 @@ impl BatchIter {
             Some(Ok(result)) => result,
             _ => Err(DatasetError::Panic {
                 position: self.position,
-                message: "a loader thread ended without a word".into(),
+                message: "a loader thread ended unexpectedly".into(),
             }),
         }
     }

@@ -41,7 +41,7 @@ pub(super) fn unpack(
     let mut rest = tar.into_inner();
     let lens = outcome.and_then(|lens| match io::copy(&mut rest, &mut io::sink()) {
         Ok(_) => Ok(lens),
-        Err(error) => Err(Failure::Read(error, "behind its last file".into())),
+        Err(error) => Err(Failure::Read(error, "after its last file".into())),
     });
     let lens = lens.map_err(|failure| unpacking.explain(failure, rest.read, rest.ended))?;
     let lacks: Vec<String> = contents
@@ -86,7 +86,7 @@ impl Unpacking<'_> {
         for entry in entries.raw(true) {
             let mut entry = entry.map_err(|error| Failure::Read(error, place.clone()))?;
             let Some(index) = self.wanted(&entry) else {
-                place = "behind a file that is not needed".into();
+                place = "after a file that is not needed".into();
                 continue;
             };
             if let Some(len) = lens.get_mut(index) {
@@ -96,7 +96,7 @@ impl Unpacking<'_> {
                 }
                 *len = Some(self.member(&mut entry, index)?);
             }
-            place = "behind one of its files".into();
+            place = "after one of its files".into();
         }
         Ok(lens)
     }
@@ -125,7 +125,7 @@ impl Unpacking<'_> {
         let promised = entry.size();
         if promised > file.max_len {
             return Err(Failure::Content(format!(
-                "it promises {promised} bytes of {}, which has {} at most",
+                "it announces {promised} bytes of {}, which has at most {}",
                 file.name, file.max_len
             )));
         }
@@ -183,7 +183,7 @@ impl Unpacking<'_> {
                     }
                 }
                 InvalidData | InvalidInput | Other => {
-                    malformed(path, format!("it cannot be read {place} ({error})"))
+                    malformed(path, format!("cannot read it {place} ({error})"))
                 }
                 _ => DatasetError::io("read", self.archive)(error),
             },
@@ -205,7 +205,10 @@ impl<R: Read> Read for Metered<R> {
         self.read += read as u64;
         self.ended |= read == 0 && !buffer.is_empty();
         if self.read > self.limit {
-            let reason = format!("it unpacks to more than the {} bytes accepted", self.limit);
+            let reason = format!(
+                "it unpacks to more than the maximum of {} bytes",
+                self.limit
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
         }
         Ok(read)

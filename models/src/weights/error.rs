@@ -10,7 +10,7 @@ const LISTED: usize = 10;
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
     /// A file that can't be opened or read.
-    #[error("{}: can't be read: {source}", path.display())]
+    #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -28,7 +28,7 @@ pub enum WeightsError {
         reason: String,
     },
     /// A tensor whose values can't be read.
-    #[error("{}: tensor `{key}` can't be read: {reason}", path.display())]
+    #[error("{}: cannot read tensor `{key}`: {reason}", path.display())]
     Tensor {
         /// The file.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum WeightsError {
         reason: String,
     },
     /// A checkpoint without the part that was asked for.
-    #[error("{}: nothing is stored under `{part}`; it begins with: {found}", path.display())]
+    #[error("{}: nothing is stored under `{part}`; the names begin with: {found}", path.display())]
     NoSuchPart {
         /// The file.
         path: PathBuf,
@@ -56,7 +56,7 @@ pub enum WeightsError {
         mismatches: Box<Mismatches>,
     },
     /// A prefix to leave out that no tensor of the model has.
-    #[error("`{prefix}` is to keep the model's own weights, but no tensor of the model begins so")]
+    #[error("no tensor of the model begins with `{prefix}`, whose weights are to be kept")]
     NothingWithout {
         /// The prefix.
         prefix: String,
@@ -70,7 +70,7 @@ pub enum WeightsError {
         reason: String,
     },
     /// Two tensors of the model with the same name in the file.
-    #[error("the key map names both `{first}` and `{second}` of the model `{key}`")]
+    #[error("the key map assigns both `{first}` and `{second}` of the model to `{key}`")]
     SameKey {
         /// Path of the first in the model.
         first: String,
@@ -80,13 +80,13 @@ pub enum WeightsError {
         key: String,
     },
     /// A tensor of the model that a state dict of weights does not hold.
-    #[error("`{path}` of the model is not a floating-point tensor; only those are weights")]
+    #[error("`{path}` of the model is not a floating-point tensor, so it cannot be a weight")]
     NotAWeight {
         /// Its path in the model.
         path: String,
     },
     /// A tensor of the model whose values the device does not give.
-    #[error("the values of `{path}` can't be read from the device: {reason}")]
+    #[error("cannot read the values of `{path}` from the device: {reason}")]
     Device {
         /// Its path in the model.
         path: String,
@@ -94,7 +94,7 @@ pub enum WeightsError {
         reason: String,
     },
     /// A file that can't be written.
-    #[error("{}: can't be written: {reason}", path.display())]
+    #[error("cannot write {}: {reason}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
@@ -149,7 +149,7 @@ impl Mismatches {
 impl fmt::Display for Mismatches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.prefix.is_empty() {
-            write!(f, "; its tensors were looked for under `{}`", self.prefix)?;
+            write!(f, "; looked for its tensors under `{}`", self.prefix)?;
         }
         section(
             f,

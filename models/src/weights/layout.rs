@@ -228,7 +228,7 @@ mod tests {
         let error = slots(&net(), &keys).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the key map names both `bn.running_mean` and `bn.running_var` of the model `same`"
+            "the key map assigns both `bn.running_mean` and `bn.running_var` of the model to `same`"
         );
     }
 }

@@ -85,7 +85,7 @@ pub fn save_with<M: Module>(
     let mut tensors = values(model)?;
     let read = |path: &str, _: &[usize]| {
         let values = tensors.remove(path);
-        values.ok_or_else(|| "the model has no such tensor".to_owned())
+        values.ok_or_else(|| "the model has no tensor of this name".to_owned())
     };
     save_from(model, path, keys, (about, batches), read, || Ok(()))
 }
@@ -250,7 +250,7 @@ impl<R: FnMut(&str, &[usize]) -> Result<Vec<f32>, String>> ReadValues for RefCel
         let read = read.and_then(|values| match values.len() == len {
             true => Ok(slot.in_file(values)),
             false => Err(format!(
-                "has {} elements, the model {:?}",
+                "has {} elements, but the model has {:?}",
                 values.len(),
                 slot.shape_in_model()
             )),

@@ -8,7 +8,8 @@ use super::usage;
 pub enum ParseAugmentError {
     /// A name that is no operation.
     #[error(
-        "unknown augmentation \"{name}\"; use none alone, or these in this order, joined by +: {}",
+        "unknown augmentation \"{name}\". Use \"none\" alone, or these in this order, joined by +: \
+         {}",
         usage().join(", ")
     )]
     Unknown {
@@ -17,7 +18,7 @@ pub enum ParseAugmentError {
     },
 
     /// A parameter that is no number, or one out of range.
-    #[error("\"{operation}\": {parameter} is \"{given}\" but must be {expected}; write {usage}")]
+    #[error("\"{operation}\": {parameter} is \"{given}\" but must be {expected}. Write {usage}")]
     Parameter {
         /// The operation with its parameters.
         operation: String,
@@ -32,7 +33,7 @@ pub enum ParseAugmentError {
     },
 
     /// More parameters than the operation has.
-    #[error("\"{operation}\" has too many parameters; write {usage}")]
+    #[error("\"{operation}\" has too many parameters. Write {usage}")]
     Surplus {
         /// The operation with its parameters.
         operation: String,
@@ -41,16 +42,14 @@ pub enum ParseAugmentError {
     },
 
     /// An operation that is there twice.
-    #[error("\"{name}\" stands twice in the augmentation; keep one")]
+    #[error("\"{name}\" occurs twice in the augmentation. Keep one")]
     Twice {
         /// The operation.
         name: &'static str,
     },
 
     /// Two operations of which only one may be there.
-    #[error(
-        "\"{first}\" and \"{second}\" both choose the part of the image that is seen; keep one"
-    )]
+    #[error("\"{first}\" and \"{second}\" both choose the visible part of the image. Keep one")]
     Exclusive {
         /// The first one.
         first: String,
@@ -59,7 +58,7 @@ pub enum ParseAugmentError {
     },
 
     /// Another order than that in which the operations are done.
-    #[error("augmentations are written in the order in which they are done: \"{instead}\"")]
+    #[error("augmentations are written in the order in which they are applied: \"{instead}\"")]
     Order {
         /// The same in the right order.
         instead: String,
@@ -67,8 +66,8 @@ pub enum ParseAugmentError {
 
     /// Mixing is more than certain.
     #[error(
-        "mixup has probability {mixup} and cutmix {cutmix}; an image is mixed once, so together \
-         they may have 1 at most: write mixup:ALPHA:P+cutmix:ALPHA:P"
+        "mixup has probability {mixup} and cutmix {cutmix}, but their sum may be at most 1. Write \
+         mixup:ALPHA:P+cutmix:ALPHA:P"
     )]
     Mixing {
         /// That of mixup.

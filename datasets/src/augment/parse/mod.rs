@@ -313,7 +313,7 @@ mod tests {
         for (text, parts) in [
             ("", &["\"\"", "none", "rand-augment[:OPS[:MAGNITUDE]]"][..]),
             ("rotate", &["\"rotate\"", "erase[:P]"]),
-            ("crop+none", &["\"none\"", "none alone"]),
+            ("crop+none", &["\"none\"", "\"none\" alone"]),
             ("crop++flip", &["\"\""]),
             ("Crop", &["\"Crop\""]),
             (
@@ -344,9 +344,9 @@ mod tests {
             ("crop:1+crop:2", &["\"crop\"", "twice"]),
             (
                 "shift:1+crop",
-                &["\"shift:1\"", "\"crop:4:zero\"", "keep one"],
+                &["\"shift:1\"", "\"crop:4:zero\"", "Keep one"],
             ),
-            ("mixup:1:0.7+cutmix:1:0.4", &["0.7", "0.4", "1 at most"]),
+            ("mixup:1:0.7+cutmix:1:0.4", &["0.7", "0.4", "at most 1"]),
             ("erase+flip+crop:2", &["\"crop:2+flip+erase\""]),
             ("crop+flip:4", &["write \"crop:4+flip\""]),
             ("crop+flip:1", &["write \"crop:1+flip\""]),

@@ -72,8 +72,8 @@ fn taken_of<T: PartialEq>(device: &str, products: impl Fn(Case, Instruction) -> 
     let is_right = |case| products(case, Instruction::Wgmma) == products(case, Instruction::Mma);
     let warn = |what| {
         tracing::warn!(
-            "{device} computes something else with {what} than with mma: its convolutions and linear layers go without, \
-             which is slower. Please report it"
+            "{device} computes other results with {what} than with mma, so convolutions and linear \
+             layers do without it and are slower. Please report this"
         );
     };
     if !is_right(STAGES) {

@@ -90,10 +90,10 @@ impl Source {
                 ..
             }) => self.bytes(key).and_then(|bytes| {
                 let values = float.decode(&bytes);
-                values.ok_or_else(|| "its bytes don't divide into elements".to_owned())
+                values.ok_or_else(|| "its bytes do not divide into elements".to_owned())
             }),
             Some(_) => Err("it is not floating-point".to_owned()),
-            None => Err("there is none".to_owned()),
+            None => Err("it does not exist".to_owned()),
         };
         values
             .and_then(finite)
@@ -136,7 +136,7 @@ fn finite(values: Vec<f32>) -> Result<Vec<f32>, String> {
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(values),
         Some(index) => Err(format!(
-            "its element {index} is {}: the training that wrote it had failed",
+            "its element {index} is {}: the training that wrote it diverged",
             values[index]
         )),
     }

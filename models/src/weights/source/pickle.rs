@@ -199,7 +199,7 @@ impl Walk<'_> {
     fn go(&mut self, id: Id) -> Result<(), String> {
         self.seen += 1;
         if self.seen > MOST_OBJECTS || self.path.len() > DEEPEST {
-            return Err("its pickle nests more than is followed".to_owned());
+            return Err("its pickle is nested too deeply".to_owned());
         }
         if !self.within.insert(id) {
             return Ok(());
@@ -236,7 +236,7 @@ impl Walk<'_> {
         let name = self.path.join(".");
         self.names += name.len();
         if self.names > MOST_NAMES {
-            return Err("the names in its pickle take more than 64 MiB".to_owned());
+            return Err("the names in its pickle need more than 64 MiB".to_owned());
         }
         self.found.push((name, found));
         Ok(())
@@ -246,7 +246,7 @@ impl Walk<'_> {
         let len = name.len();
         self.name += len;
         if self.name > LONGEST_NAME {
-            return Err("its pickle has longer names than are read".to_owned());
+            return Err("its pickle contains names that are too long".to_owned());
         }
         self.path.push(name);
         self.go(id)?;
@@ -506,7 +506,9 @@ impl<R: BufRead> Machine<R> {
                 let (Object::Text(module), Object::Text(name)) =
                     (&self.objects[module], &self.objects[name])
                 else {
-                    return Err("its pickle names a class by something else than texts".to_owned());
+                    return Err(
+                        "its pickle names a class with something other than strings".to_owned()
+                    );
                 };
                 let class = Object::Class(format!("{module}.{name}"));
                 self.push(class)?;
@@ -549,7 +551,7 @@ impl<R: BufRead> Machine<R> {
             }
             other => {
                 return Err(format!(
-                    "its pickle has the operation 0x{other:02x}, which is not known"
+                    "its pickle uses the unknown operation 0x{other:02x}"
                 ));
             }
         }
@@ -560,7 +562,7 @@ impl<R: BufRead> Machine<R> {
     fn call(&self, callable: Id, args: Id, depth: usize) -> Result<Object, String> {
         let by = match &self.objects[callable] {
             Object::Class(name) => name.as_str(),
-            _ => "something that is no class",
+            _ => "something that is not a class",
         };
         let list = match &self.objects[args] {
             Object::Tuple(list) => list.as_slice(),
@@ -645,17 +647,19 @@ impl<R: BufRead> Machine<R> {
         self.copied.set(copied);
         match copied <= MOST_OBJECTS {
             true => Ok(()),
-            false => Err("its pickle copies more objects than are read".to_owned()),
+            false => Err("its pickle copies too many objects".to_owned()),
         }
     }
 
     /// `(storage, offset, shape, stride, ..)`.
     fn view(&self, args: &[Id], kind: Option<Kind>) -> Result<View, String> {
         let [storage, offset, shape, stride, ..] = args else {
-            return Err("its pickle makes a tensor of too little".to_owned());
+            return Err("its pickle builds a tensor from too few arguments".to_owned());
         };
         let Object::Storage(storage) = &self.objects[*storage] else {
-            return Err("its pickle makes a tensor of something else than a storage".to_owned());
+            return Err(
+                "its pickle builds a tensor from something other than a storage".to_owned(),
+            );
         };
         let kind = kind.or_else(|| storage.kind.clone());
         let Some(Kind { name, size }) = kind else {
@@ -680,7 +684,8 @@ impl<R: BufRead> Machine<R> {
                 match end.checked_mul(size) {
                     Some(bytes) if bytes <= within => Ok(view),
                     _ => Err(format!(
-                        "its pickle makes a tensor of shape {:?} of the storage {}, which has {} elements",
+                        "its pickle builds a tensor of shape {:?} from the storage {}, which has \
+                         {} elements",
                         view.shape, storage.key, storage.len
                     )),
                 }
@@ -735,7 +740,7 @@ impl<R: BufRead> Machine<R> {
 
     /// `('storage', type, key, place, elements[, (key, start, elements)])`.
     fn storage(&self, id: Id) -> Result<Storage, String> {
-        let wrong = || "its pickle names a storage in another form than PyTorch does".to_owned();
+        let wrong = || "its pickle names a storage in an unknown form".to_owned();
         let Object::Tuple(parts) = &self.objects[id] else {
             return Err(wrong());
         };
@@ -770,7 +775,7 @@ impl<R: BufRead> Machine<R> {
         let top = self.top()?;
         match &mut self.objects[top] {
             Object::List(list) | Object::Made { list, .. } => list.extend(items),
-            _ => return Err("its pickle appends to something that is no list".to_owned()),
+            _ => return Err("its pickle appends to something that is not a list".to_owned()),
         }
         Ok(())
     }
@@ -779,7 +784,7 @@ impl<R: BufRead> Machine<R> {
         let top = self.top()?;
         match &mut self.objects[top] {
             Object::Dict(items) | Object::Made { items, .. } => items.extend(pairs),
-            _ => return Err("its pickle fills something that is no dictionary".to_owned()),
+            _ => return Err("its pickle fills something that is not a dictionary".to_owned()),
         }
         Ok(())
     }
@@ -790,7 +795,7 @@ impl<R: BufRead> Machine<R> {
             let line = self.line()?;
             return line
                 .parse()
-                .map_err(|_| format!("its pickle has the place {line:?}"));
+                .map_err(|_| format!("its pickle has an invalid position {line:?}"));
         }
         if code == byte {
             return Ok(u32::from(self.byte()?));
@@ -800,7 +805,7 @@ impl<R: BufRead> Machine<R> {
 
     fn make(&mut self, object: Object) -> Result<Id, String> {
         if self.objects.len() >= MOST_OBJECTS {
-            return Err("its pickle has more objects than are read".to_owned());
+            return Err("its pickle contains too many objects".to_owned());
         }
         self.objects.push(object);
         Ok(self.objects.len() - 1)
@@ -968,11 +973,11 @@ fn pairs(items: Vec<Id>) -> Result<Vec<(Id, Id)>, String> {
 }
 
 fn underflow() -> String {
-    "its pickle takes more from its stack than there is".to_owned()
+    "its pickle reads below the bottom of its stack".to_owned()
 }
 
 fn cut_short() -> String {
-    "its pickle ends too early; was it cut short?".to_owned()
+    "its pickle ends too early; the file may be truncated".to_owned()
 }
 
 fn unreadable(error: std::io::Error) -> String {
@@ -983,11 +988,11 @@ fn unreadable(error: std::io::Error) -> String {
 }
 
 fn too_large() -> String {
-    "its pickle makes a tensor of sizes that cannot be counted".to_owned()
+    "its pickle builds a tensor whose size overflows".to_owned()
 }
 
 fn no_size() -> String {
-    "its pickle has something else for the size of a tensor than a number of elements".to_owned()
+    "its pickle gives a tensor size that is not a number of elements".to_owned()
 }
 
 #[cfg(test)]

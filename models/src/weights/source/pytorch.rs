@@ -69,7 +69,8 @@ impl PytorchFile {
         let read = read.and_then(|_| file.rewind());
         read.map_err(|error| error.to_string())?;
         if start.len() == TAPE_MARK_ENDS && start.ends_with(TAPE_MARK) {
-            return Err("it is a tape archive, as PyTorch wrote before 0.1.10; load it in PyTorch and save it anew".to_owned());
+            return Err(
+                "it is a tar archive of PyTorch before 0.1.10. Load it in PyTorch and save it again".to_owned());
         }
         let beginning = &start[..start.len().min(MAGIC_WITHIN)];
         let has = |mark: &[u8]| beginning.windows(mark.len()).any(|bytes| bytes == mark);
@@ -80,7 +81,7 @@ impl PytorchFile {
         } else if matches!(start.first(), Some(0x80 | b'(' | b'}' | b']' | b'c')) {
             (read_pickle(BufReader::new(file))?, Storages::Nowhere)
         } else {
-            return Err("it is neither an archive nor a pickle".to_owned());
+            return Err("it is neither a zip archive nor a pickle".to_owned());
         };
         let (mut tensors, mut entries) = (HashMap::new(), BTreeMap::new());
         for (key, found) in pickle.tensors()? {
@@ -98,7 +99,7 @@ impl PytorchFile {
     }
 
     pub(super) fn read(&self, key: &str) -> Result<Vec<u8>, String> {
-        let view = self.tensors.get(key).ok_or("there is none")?;
+        let view = self.tensors.get(key).ok_or("it does not exist")?;
         guarded(|| self.values(view))
     }
 
@@ -109,10 +110,10 @@ impl PytorchFile {
             .try_fold(1usize, |all, size| all.checked_mul(*size));
         let bytes = count.and_then(|count| count.checked_mul(view.size));
         let Some(bytes) = bytes.filter(|bytes| *bytes <= MAX_TENSOR) else {
-            return Err("it is larger than what is read".to_owned());
+            return Err("it is too large".to_owned());
         };
         let end = view.end().and_then(|end| end.checked_mul(view.size));
-        let end = end.ok_or("it is larger than what is read")?;
+        let end = end.ok_or("it is too large")?;
         let start = view.offset * view.size;
         let seen = self.part(&view.storage.key, start as u64, end as u64)?;
         if is_contiguous(view) {
@@ -129,7 +130,7 @@ impl PytorchFile {
                 let name = format!("{root}data/{key}");
                 let entry = archive
                     .by_name(&name)
-                    .map_err(|error| format!("{name} of the archive cannot be read: {error}"))?;
+                    .map_err(|error| format!("cannot read {name} of the archive: {error}"))?;
                 let whole = start == 0 && end == entry.size();
                 if end > entry.size() {
                     return Err(format!(
@@ -197,7 +198,7 @@ fn archive(file: File) -> Result<(Pickle, Storages), String> {
         let read = order.by_ref().take(16).read_to_string(&mut text);
         if read.is_ok() && text.trim() == "big" {
             return Err(
-                "its values are big-endian; load it in PyTorch and save it on another machine"
+                "its values are big-endian. Load it in PyTorch and save it on another machine"
                     .to_owned(),
             );
         }
@@ -207,14 +208,14 @@ fn archive(file: File) -> Result<(Pickle, Storages), String> {
         let entry = archive.by_name(&name).map_err(|error| error.to_string())?;
         if entry.size() > MAX_PICKLE {
             return Err(format!(
-                "its data.pkl has {} bytes, more than the {MAX_PICKLE} that are read",
+                "its data.pkl has {} bytes, more than the maximum of {MAX_PICKLE}",
                 entry.size()
             ));
         }
         entry
             .take(MAX_PICKLE + 1)
             .read_to_end(&mut content)
-            .map_err(|error| format!("its data.pkl cannot be read: {error}"))?;
+            .map_err(|error| format!("cannot read its data.pkl: {error}"))?;
     }
     let pickle = read_pickle(Cursor::new(content))?;
     Ok((pickle, Storages::Archive(Mutex::new(archive), root)))
@@ -226,17 +227,17 @@ fn stream(file: File) -> Result<(Pickle, Storages), String> {
     let mut input = BufReader::new(file);
     read_pickle(&mut input)?;
     if read_pickle(&mut input)?.int() != Some(STREAM) {
-        return Err("it is a stream of a version that is not known".to_owned());
+        return Err("it is a stream of an unknown version".to_owned());
     }
     if read_pickle(&mut input)?.int_of("little_endian") == Some(0) {
         return Err(
-            "its values are big-endian; load it in PyTorch and save it on another machine"
+            "its values are big-endian. Load it in PyTorch and save it on another machine"
                 .to_owned(),
         );
     }
     let pickle = read_pickle(&mut input)?;
     let names = read_pickle(&mut input)?.names();
-    let names = names.ok_or("it has no list of its storages")?;
+    let names = names.ok_or("its list of storages is missing")?;
     let failed = |error: std::io::Error| error.to_string();
     let mut position = input.stream_position().map_err(failed)?;
     let file = input.into_inner();
@@ -246,14 +247,14 @@ fn stream(file: File) -> Result<(Pickle, Storages), String> {
     for name in names {
         let mut raw = [0; 8];
         file.read_exact_at(&mut raw, position)
-            .map_err(|_| format!("it ends before its storage {name}; was it cut short?"))?;
+            .map_err(|_| format!("it ends before its storage {name}; the file may be truncated"))?;
         let storage = declared.get(name.as_str());
         let size = storage.map_or(1, |storage| storage.size) as u64;
         let bytes = u64::from_le_bytes(raw).checked_mul(size);
         let end = bytes.and_then(|bytes| (position + 8).checked_add(bytes));
         let (Some(bytes), Some(end)) = (bytes, end.filter(|end| *end <= len)) else {
             return Err(format!(
-                "it ends within its storage {name}; was it cut short?"
+                "it ends within its storage {name}; the file may be truncated"
             ));
         };
         places.insert(name, (position + 8, bytes));
@@ -294,5 +295,5 @@ fn gathered(view: &View, seen: &[u8], bytes: usize) -> Result<Vec<u8>, String> {
 /// Turns a panic of a reader into an error: what is read comes from anywhere.
 fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     contained::run(read)
-        .unwrap_or_else(|panic| Err(format!("the reader of the format failed on it ({panic})")))
+        .unwrap_or_else(|panic| Err(format!("the reader of the format failed ({panic})")))
 }

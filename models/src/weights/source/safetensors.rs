@@ -50,12 +50,12 @@ impl SafetensorsFile {
         let length = u64::from_le_bytes(length);
         if length > size - LENGTH {
             return Err(invalid(format!(
-                "its header is said to have {length} bytes, the file has {size}; was it cut short?"
+                "its header announces {length} bytes, but the file has {size}; it may be truncated"
             )));
         }
         if length > MAX_HEADER {
             return Err(invalid(format!(
-                "its header has {length} bytes, more than the {MAX_HEADER} that are read"
+                "its header has {length} bytes, more than the maximum of {MAX_HEADER}"
             )));
         }
         let mut header = vec![0; length as usize];
@@ -65,7 +65,8 @@ impl SafetensorsFile {
         let (described, values) = (header.data_len() as u64, LENGTH + length);
         if described != size - values {
             return Err(invalid(format!(
-                "its header describes {described} bytes of values, {} follow; was it cut short?",
+                "its header describes {described} bytes of values, but {} follow; the file may be \
+                 truncated",
                 size - values
             )));
         }
@@ -98,7 +99,7 @@ impl SafetensorsFile {
     }
 
     pub(super) fn read(&self, key: &str) -> Result<Vec<u8>, String> {
-        let info = self.header.info(key).ok_or("there is none")?;
+        let info = self.header.info(key).ok_or("it does not exist")?;
         let (start, end) = info.data_offsets;
         // No more than the file holds: `open` compared the last offset with the file's size.
         let mut bytes = vec![0; end - start];
