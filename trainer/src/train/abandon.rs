@@ -1,4 +1,4 @@
-//! What becomes of a checkpoint that nobody can go on from.
+//! Marks a checkpoint as abandoned if no run can go on from it.
 
 use burn_dist::checkpoint;
 use burn_dist::parallel::ParallelError;
@@ -11,17 +11,18 @@ use crate::run::lock::RunLock;
 use crate::system::output::complain;
 
 impl<M: ImageClassifier> Training<'_, M> {
-    /// Takes the checkpoint out of the way with whose state the run diverged, if that is why it
-    /// ended: a loss that comes before the next update is the same whatever the learning rate, so
-    /// `--resume auto` would fail for ever.
+    /// Abandons the checkpoint whose state made the run diverge.
+    ///
+    /// The loss that follows a checkpoint does not depend on the learning rate before the next
+    /// update, so `--resume auto` would fail again from it.
     pub(super) fn abandon(&mut self, error: &TrainError) {
         let state = match error {
             TrainError::Diverged { state, .. } => *state,
-            // Since then no step could be done with its parameters at any scale of the loss.
+            // No step has succeeded with its parameters since, at any loss scale.
             TrainError::Parallel(ParallelError::LossScale(_)) => self.applied,
             _ => return,
         };
-        // It may still be on its way to the disk.
+        // Waits for a checkpoint that is still being written.
         drop(self.checkpoints.take());
         let is_ours = |lock: &RunLock| lock.check_held().is_ok();
         let Some(run_dir) = &self.run_dir else {

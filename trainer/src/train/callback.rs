@@ -1,4 +1,4 @@
-//! What other code may see of a training, and decide: callbacks of the loop.
+//! Callbacks of the training loop: other code can watch a run, save a checkpoint or stop it.
 
 use std::path::Path;
 
@@ -6,57 +6,59 @@ use crate::eval::evaluation::Evaluation;
 use crate::run::metrics::TrainLine;
 use crate::train::Summary;
 
-/// Why a callback could not do its work.
+/// Error of a callback.
 pub type CallbackError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a callback wants the run to do next. What one rank's callback wants, all ranks do, at the
-/// same step.
+/// A callback's decision on how the run goes on.
+///
+/// If a callback of one rank asks for something, all ranks do it, at the same step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Action {
     /// Go on.
     #[default]
     Continue,
-    /// Save a checkpoint, if the configuration has any, and go on.
+    /// Save a checkpoint, if the configuration enables checkpoints, and go on.
     Save,
     /// Evaluate and end the run, as early stopping does.
     Stop,
 }
 
-/// What is known when a run begins.
+/// Facts known when a run begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Begin<'a> {
     /// This rank.
     pub rank: usize,
     /// Number of ranks.
     pub world_size: usize,
-    /// Folder of the run; on rank 0, and not in a trial run.
+    /// Folder of the run. Only on rank 0, and not in a trial run.
     pub run_dir: Option<&'a Path>,
-    /// Steps that were done before, if the run continues.
+    /// Steps done before this process, if the run continues.
     pub steps: u64,
-    /// Optimizer steps of an epoch.
+    /// Optimizer steps per epoch.
     pub steps_per_epoch: u64,
-    /// Epochs, if nothing ends the run before.
+    /// Configured number of epochs.
     pub epochs: u64,
     /// Trainable elements of the model.
     pub parameters: usize,
 }
 
-/// An epoch that is over, with its evaluation.
+/// A finished epoch and its evaluation.
 #[derive(Clone, Copy, Debug)]
 pub struct EpochEnd<'a> {
     /// Epoch, from 1.
     pub epoch: u64,
     /// Steps so far.
     pub steps: u64,
-    /// Mean loss of the epoch's steps, over all ranks; no number if none of them has one, as all
-    /// were skipped.
+    /// Mean loss of the epoch's steps over all ranks. NaN if all steps were skipped.
     pub train_loss: f64,
-    /// How good the model is on the test images.
+    /// Evaluation on the test images.
     pub evaluation: &'a Evaluation,
 }
 
-/// Sees what happens in a training. Every rank has its own, and calls it at the same moments; a
-/// callback that fails ends the run.
+/// Hooks into a training run.
+///
+/// Every rank has its own callbacks and calls them at the same points. A callback that fails ends
+/// the run.
 ///
 /// ```
 /// use trainer::train::callback::{Action, Callback, CallbackError};
@@ -72,39 +74,40 @@ pub struct EpochEnd<'a> {
 /// }
 /// ```
 pub trait Callback: Send {
-    /// Before the first step.
+    /// Runs before the first step.
     ///
     /// # Errors
-    /// What keeps the run from starting.
+    /// An error keeps the run from starting.
     fn on_begin(&mut self, begin: &Begin<'_>) -> Result<(), CallbackError> {
         let _ = begin;
         Ok(())
     }
 
-    /// The numbers of a step are known: two steps later, so that nobody waits for the device to
-    /// compute the loss, nor for its mean over the ranks; at the end of an epoch and before a
-    /// checkpoint at once.
+    /// Runs when the numbers of a step are known.
+    ///
+    /// That is two steps later, so that the run need not wait for the device or for the mean over
+    /// the ranks. At the end of an epoch and before a checkpoint it is at once.
     ///
     /// # Errors
-    /// What ends the run.
+    /// An error ends the run.
     fn on_step(&mut self, step: &TrainLine) -> Result<Action, CallbackError> {
         let _ = step;
         Ok(Action::Continue)
     }
 
-    /// After the evaluation of an epoch.
+    /// Runs after the evaluation of an epoch.
     ///
     /// # Errors
-    /// What ends the run.
+    /// An error ends the run.
     fn on_epoch_end(&mut self, epoch: &EpochEnd<'_>) -> Result<Action, CallbackError> {
         let _ = epoch;
         Ok(Action::Continue)
     }
 
-    /// After the last step, if no error ended the run.
+    /// Runs after the last step, unless an error ended the run.
     ///
     /// # Errors
-    /// What makes the run count as failed.
+    /// An error makes the run fail.
     fn on_end(&mut self, summary: &Summary) -> Result<(), CallbackError> {
         let _ = summary;
         Ok(())

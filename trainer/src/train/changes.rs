@@ -1,4 +1,4 @@
-//! What a run that is continued does otherwise than before: key by key, and its learning rate.
+//! Differences of a resumed run from the run before: configuration keys and learning rate.
 
 use std::path::Path;
 
@@ -18,16 +18,18 @@ use crate::system::whole_file;
 use crate::train::progress::Meta;
 use crate::train::schedule::Schedule;
 
-/// What wrote a checkpoint.
+/// The run that wrote a checkpoint.
 pub(crate) struct Before {
     ranks: usize,
-    /// Its configuration, if it is known.
+    /// Its configuration, if known.
     config: Option<String>,
 }
 
 impl Before {
-    /// Reads it, before the run folder gets the new configuration: checkpoints of earlier versions
-    /// do not say theirs.
+    /// Reads the configuration behind `checkpoint`.
+    ///
+    /// Call it before the run folder gets the new configuration: checkpoints of earlier versions do
+    /// not contain theirs.
     pub fn of(checkpoint: &Path) -> Option<Self> {
         let manifest = Manifest::read(checkpoint).ok()?;
         let in_run = || {
@@ -41,7 +43,7 @@ impl Before {
     }
 }
 
-/// The run as it is to go on.
+/// The run that continues.
 pub(crate) struct Now<'a> {
     pub config: &'a Config,
     pub ranks: usize,
@@ -50,12 +52,13 @@ pub(crate) struct Now<'a> {
 }
 
 impl Now<'_> {
-    /// Compares with what wrote the checkpoint after `steps` steps. Nothing if nothing has changed,
-    /// or if what there was is not known.
+    /// Compares with the run that wrote the checkpoint after `steps` steps.
+    ///
+    /// `None` if nothing changed or the earlier configuration is not known.
     pub fn since(&self, before: &Before, steps: u64) -> Option<ResumeLine> {
         let (stored, ranks) = (before.config.as_deref(), before.ranks);
         let before = stored.and_then(|text| Loaded::of_run(text).ok());
-        // A text of another version, which this one cannot read, is compared as it is.
+        // A configuration of another version that this one cannot parse is compared as plain TOML.
         let table = match &before {
             Some(loaded) => Table::try_from(&loaded.config).ok(),
             None => stored.and_then(|text| text.parse().ok()),
@@ -89,7 +92,7 @@ impl Now<'_> {
         })
     }
 
-    /// The schedule of a run of that configuration on the same data.
+    /// The schedule of a run with configuration `before` on the same data.
     fn schedule_of(&self, before: &Loaded, ranks: usize) -> Option<Schedule> {
         let batching = before.batching(ranks).ok()?;
         let sampler = train_sampler(&before.config, batching, self.splits, (0, ranks)).ok()?;
@@ -99,8 +102,7 @@ impl Now<'_> {
     }
 }
 
-/// The first key that decides which images there are and has changed since the checkpoint was
-/// written, and that it is to be set back.
+/// The first key that selects images and differs from the checkpoint, with advice.
 pub(crate) fn of_data(manifest: &Manifest, now: &Config) -> Option<String> {
     let before: Table = Meta::config_of(manifest)?.parse().ok()?;
     let changed = differences(&before, &Table::try_from(now).ok()?);
@@ -110,8 +112,9 @@ pub(crate) fn of_data(manifest: &Manifest, now: &Config) -> Option<String> {
     Some(format!("{key} was {before} and is {now}: set it back"))
 }
 
-/// `error`, or what the configuration names otherwise than that of the checkpoint at `path`, whose
-/// state is not restored because of it.
+/// Replaces `error` by a setting that explains it and differs from the checkpoint at `path`.
+///
+/// Returns `error` if none does.
 pub(crate) fn of_restore(error: TrainError, path: &Path, now: &Config) -> TrainError {
     let TrainError::Parallel(ParallelError::Restore {
         path: tensor,
@@ -127,7 +130,7 @@ pub(crate) fn of_restore(error: TrainError, path: &Path, now: &Config) -> TrainE
     };
     let changed = differences(&before, &now);
     let first = |start: &str| changed.iter().find(|(key, ..)| key.starts_with(start));
-    // With another name there are other keys.
+    // A different name has different keys.
     let likely = [
         "model.name",
         "optimizer.name",
@@ -144,7 +147,7 @@ pub(crate) fn of_restore(error: TrainError, path: &Path, now: &Config) -> TrainE
     }
 }
 
-/// In words, a line for each thing that has changed.
+/// The changes in words, a line each.
 pub(crate) fn say(line: &ResumeLine) -> Vec<String> {
     let before = line.step.saturating_sub(1);
     let mut said = vec![format!("changed since step {before}:")];
@@ -175,7 +178,7 @@ pub(crate) fn say(line: &ResumeLine) -> Vec<String> {
     said
 }
 
-/// A learning rate with as many digits as people read.
+/// A learning rate with the digits that a reader needs.
 fn rate(lr: f64) -> String {
     let rounded: f64 = format!("{lr:.3e}").parse().unwrap_or(lr);
     match rounded == 0.0 || rounded.abs() >= 1e-3 {

@@ -1,4 +1,4 @@
-//! When the state of a run is saved, and what comes of it.
+//! Decides when to save a checkpoint, and reports the outcome.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,37 +14,38 @@ use crate::run::lock::RunLock;
 use crate::system::output::{complain, duration};
 use crate::train::progress::{Meta, Progress};
 
-/// How far a run was when it was saved: its steps, and whether the evaluation after them was over.
+/// Progress of a saved run: its steps, and whether the evaluation after them was done.
 type State = (u64, bool);
 
-/// Saves the state of a run as often as the configuration says.
+/// Saves checkpoints as often as the configuration says.
 #[derive(Debug)]
 pub struct Checkpoints {
     config: CheckpointConfig,
     writer: Writer,
     rank: usize,
     folder: PathBuf,
-    /// Which state the last one that was begun holds, if there is one.
+    /// State of the last checkpoint that was begun.
     last: Option<State>,
-    /// Steps of the last one that this rank knows to be written.
+    /// Steps of the last checkpoint that this rank knows to be written.
     written: Option<u64>,
     since: Instant,
-    /// What rank 0 has to tell.
+    /// Messages that rank 0 has to print.
     news: Vec<String>,
-    /// Keeps others out of the run folder; on the main rank.
+    /// Lock that keeps others out of the run folder. Only on the main rank.
     lock: Option<Arc<RunLock>>,
-    /// What ends the run: a state from which nobody could go on, or a folder that is another run's.
+    /// Error that ends the run: a state with NaN or infinity, or a folder taken by another run.
     fatal: Option<TrainError>,
-    /// Whether the last state that was to be saved was left out.
+    /// Whether the last checkpoint that was due was skipped.
     left_out: bool,
 }
 
 impl Checkpoints {
-    /// Starts saving into `folder`, which holds the state `saved` if that is given, as long as
-    /// `lock` is held. A collective call.
+    /// Starts saving into `folder` as long as `lock` is held.
+    ///
+    /// `saved` is the state that the folder holds already. A collective call.
     ///
     /// # Errors
-    /// If the folder cannot be made, or a rank failed.
+    /// Fails if the folder cannot be made, or a rank failed.
     pub fn start(
         config: &CheckpointConfig,
         folder: &Path,
@@ -73,34 +74,35 @@ impl Checkpoints {
         })
     }
 
-    /// Whether the step that just ended is one to save, inside an epoch.
+    /// Whether a checkpoint is due after this step, inside an epoch.
     pub fn is_due_after_step(&self, steps: u64) -> bool {
         let every = self.config.every_steps;
         every > 0 && steps.is_multiple_of(every)
     }
 
-    /// Whether the epoch that just ended, with its evaluation, is one to save.
+    /// Whether a checkpoint is due after this epoch and its evaluation.
     pub fn is_due_after_epoch(&self, epoch: u64, steps: u64) -> bool {
         let every = self.config.every_epochs;
         (every > 0 && epoch.is_multiple_of(every)) || self.is_due_after_step(steps)
     }
 
-    /// Whether so much time went by that this rank wants to save. Only the word of all ranks
-    /// together counts: their clocks differ.
+    /// Whether this rank's clock says that a checkpoint is due.
+    ///
+    /// Ranks must agree before they save, because their clocks differ.
     pub fn is_overdue(&self) -> bool {
         let minutes = self.config.every_minutes;
         minutes > 0.0 && self.since.elapsed().as_secs_f64() >= 60.0 * minutes
     }
 
-    /// Whether this state was not saved yet.
+    /// Whether this state has not been saved.
     pub fn lacks(&self, progress: &Progress) -> bool {
         self.last != Some((progress.steps, progress.evaluated))
     }
 
-    /// Saves a state. Training goes on meanwhile.
+    /// Saves a state in the background.
     ///
     /// # Errors
-    /// If a state before it was not finite, or the run folder is another run's.
+    /// Fails if an earlier state had NaN or infinity, or the run folder belongs to another run.
     pub fn save(&mut self, state: StateShare, meta: &Meta) -> Result<(), TrainError> {
         let progress = &meta.progress;
         let before = self.last.replace((progress.steps, progress.evaluated));
@@ -115,17 +117,17 @@ impl Checkpoints {
         let result = self.writer.submit(job);
         self.left_out = matches!(result, Some(Err(CheckpointError::Behind { .. })));
         if self.left_out {
-            // At the end of the run, where there is time for it, it is lacking.
+            // The run saves this state at its end, when it has time.
             self.last = before;
         }
         self.note(result);
         self.check()
     }
 
-    /// What there is to tell of checkpoints since the last call.
+    /// Messages about checkpoints since the last call.
     ///
     /// # Errors
-    /// If a state that was to be saved was not finite, or the run folder is another run's.
+    /// Fails if a state had NaN or infinity, or the run folder belongs to another run.
     pub fn news(&mut self) -> Result<Vec<String>, TrainError> {
         let result = self.writer.poll();
         self.note(result);
@@ -133,26 +135,26 @@ impl Checkpoints {
         Ok(std::mem::take(&mut self.news))
     }
 
-    /// Ends the run of which a state was not finite, or whose folder is another's. Only the rank
-    /// that had the number, and rank 0, know; the others learn it as they do of everything that
-    /// ends a rank.
+    /// Ends the run if a state had NaN or infinity, or the folder is another run's. Only the rank
+    /// with the NaN and rank 0 know. The others learn of it as of any failed rank.
     fn check(&mut self) -> Result<(), TrainError> {
         self.fatal.take().map_or(Ok(()), Err)
     }
 
-    /// Waits until what was to be saved so far is written, or given up.
+    /// Waits until all checkpoints so far are written or have failed.
     pub fn catch_up(&mut self) {
         while let Some(result) = self.writer.wait() {
             self.note(Some(result));
         }
     }
 
-    /// Waits until everything is written; what there is to tell of it, and whether the last state
-    /// is among what was written, which all ranks agree about. A collective call.
+    /// Waits until everything is written. A collective call.
+    ///
+    /// Returns messages, and whether the last state was written, on which all ranks agree.
     ///
     /// # Errors
-    /// If a rank failed, a state that was to be saved was not finite, or the run folder is another
-    /// run's.
+    /// Fails if a rank failed, a state had NaN or infinity, or the run folder belongs to another
+    /// run.
     pub fn finish(mut self, group: &ProcessGroup) -> Result<(Vec<String>, bool), TrainError> {
         self.catch_up();
         self.check()?;
@@ -167,8 +169,7 @@ impl Checkpoints {
         let Some((last, _)) = self.last.filter(|_| !self.left_out) else {
             return false;
         };
-        // What failed after the checkpoint had its name, such as the removal of old ones, has not
-        // taken it away.
+        // An error after the checkpoint got its name, as in removing old ones, leaves it in place.
         let lies_there = || {
             let found = newest_good(&self.folder).ok().and_then(|(found, _)| found);
             found.is_some_and(|found| found.step == last)
@@ -176,8 +177,8 @@ impl Checkpoints {
         self.written == Some(last) || (self.rank == 0 && lies_there())
     }
 
-    /// A checkpoint that cannot be written does not end the run: the ones before it are still good.
-    /// One that must not be does, see [`check`](Self::check).
+    /// Notes the outcome of a checkpoint. A failed write does not end the run: earlier checkpoints
+    /// are still good. A forbidden one does, see [`check`](Self::check).
     fn note(&mut self, result: Option<Result<Written, CheckpointError>>) {
         if let Some(Ok(written)) = &result {
             self.written = Some(written.step);
@@ -218,7 +219,7 @@ impl Checkpoints {
         }
     }
 
-    /// That the folder is not this run's any more, if so.
+    /// The error if the folder belongs to another run now.
     fn lost(&self) -> Option<TrainError> {
         self.lock.as_ref()?.check_held().err()
     }
@@ -236,7 +237,7 @@ mod tests {
     use super::*;
     use crate::train::progress::Task;
 
-    /// The state after some steps.
+    /// The metadata of the state after `steps` steps.
     fn meta(steps: u64) -> Meta {
         let progress = Progress {
             steps,
@@ -260,7 +261,7 @@ mod tests {
         }
     }
 
-    /// One that would be late is left out, but at the end there is time.
+    /// A late checkpoint is skipped during the run, but not at its end.
     #[test]
     fn the_last_state_is_saved_even_if_the_one_before_takes_long() {
         let folder = tempfile::tempdir().unwrap();
@@ -283,7 +284,8 @@ mod tests {
                             .unwrap();
                         checkpoints.lacks(&meta(steps).progress)
                     };
-                    // The other rank has no share of the first, for which rank 0 waits.
+                    // The other rank never writes its part of the first checkpoint, so rank 0 waits
+                    // for it.
                     if group.rank() == 0 {
                         assert!(!save(&mut checkpoints, 1));
                         assert!(save(&mut checkpoints, 2), "it is not left out");
@@ -303,7 +305,7 @@ mod tests {
         assert_eq!(steps, [2]);
     }
 
-    /// As one is whose disk is slow, for longer than collectives wait for a rank.
+    /// A rank with a slow disk is late by more than the timeout of collectives.
     #[test]
     fn a_rank_may_be_late_at_the_end() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,28 +1,28 @@
-//! When a run ends before its last epoch: the target is reached, or nothing gets better any more.
+//! Early stopping: ends a run that has reached its target or stopped improving.
 //!
-//! All ranks see the same evaluations, so all of them stop at the same step.
+//! All ranks see the same evaluations, so they stop at the same step.
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{EarlyStoppingConfig, MonitorName};
 use crate::eval::evaluation::Evaluation;
 
-/// What early stopping has seen so far.
+/// State of early stopping.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Watch {
     /// Evaluations in a row that reached the target.
     reached: u64,
-    /// The best value of the monitored number.
+    /// Best value of the monitored metric.
     best: Option<f64>,
-    /// Evaluations since then.
+    /// Evaluations since the best one.
     stale: u64,
-    /// What the evaluations were held against: `[early_stopping]` without its patience.
+    /// The rule that the counts belong to: `[early_stopping]` without its patience.
     #[serde(default)]
     rule: Option<EarlyStoppingConfig>,
 }
 
 impl Watch {
-    /// Takes an evaluation; says why the run should end, if it should.
+    /// Counts an evaluation, and returns the reason if the run should end.
     pub fn see(&mut self, config: &EarlyStoppingConfig, evaluation: &Evaluation) -> Option<String> {
         let rule = rule(config);
         if self.rule.as_ref().is_some_and(|before| *before != rule) {
@@ -53,8 +53,9 @@ impl Watch {
         }
     }
 
-    /// Why the run should end after the evaluations so far, if it should. What they were counted
-    /// for must be what `config` wants: with another target, for one, nothing is known of them.
+    /// The reason to end after the evaluations so far, if any.
+    ///
+    /// `None` if the counts were made with another rule, such as another target.
     pub fn over(&self, config: &EarlyStoppingConfig) -> Option<String> {
         if self.rule.as_ref() != Some(&rule(config)) {
             return None;
@@ -79,7 +80,7 @@ impl Watch {
     }
 }
 
-/// What evaluations are held against; how many of them it takes is no part of it.
+/// The rule of `config`: its keys without the patience.
 fn rule(config: &EarlyStoppingConfig) -> EarlyStoppingConfig {
     EarlyStoppingConfig {
         patience: None,
@@ -87,7 +88,7 @@ fn rule(config: &EarlyStoppingConfig) -> EarlyStoppingConfig {
     }
 }
 
-/// The number of an evaluation that is watched.
+/// The monitored metric of an evaluation.
 pub fn monitored(monitor: MonitorName, evaluation: &Evaluation) -> f64 {
     match monitor {
         MonitorName::Accuracy => evaluation.accuracy,
@@ -114,7 +115,7 @@ fn evaluations(number: u64) -> String {
 mod tests {
     use super::*;
 
-    /// After how many of these accuracies (and losses of one minus that) the run ends.
+    /// Number of evaluations after which the run ends. Losses are one minus the accuracies.
     fn ends(config: &EarlyStoppingConfig, accuracies: &[f64]) -> Option<usize> {
         let mut watch = Watch::default();
         let end = accuracies.iter().position(|accuracy| {
@@ -187,7 +188,7 @@ mod tests {
             }
             let reason = watch.see(&config, &evaluation);
             assert!(reason.is_some());
-            // As a checkpoint has it.
+            // Round trip through a checkpoint's JSON.
             let text = serde_json::to_string(&watch).unwrap();
             let mut watch: Watch = serde_json::from_str(&text).unwrap();
             assert_eq!(watch.over(&config), reason);
@@ -202,7 +203,7 @@ mod tests {
                 ..config.clone()
             };
             assert_eq!(watch.over(&higher), None);
-            // Counted anew.
+            // The count starts again.
             assert_eq!(watch.see(&higher, &evaluation), None);
             assert!(watch.see(&higher, &evaluation).is_some());
             assert_eq!(watch.over(&EarlyStoppingConfig::default()), None);

@@ -1,6 +1,7 @@
-//! Whether every batch normalization of a model gets more than one value per channel in training:
-//! of one value the variance is zero, the output is the same for every image, and nothing is
-//! learned. PyTorch refuses it, too.
+//! Rejects batch normalizations that would get one value per channel in training.
+//!
+//! The variance of one value is zero, so the output is the same for every image and nothing is
+//! learned. PyTorch rejects it, too.
 
 use datasets::ImageShape;
 use models::ImageClassifier;
@@ -8,10 +9,10 @@ use models::ImageClassifier;
 use crate::config::{Batching, Config};
 use crate::error::TrainError;
 
-/// Refuses a `model` that `size` ranks would train with batch normalizations of one value.
+/// Checks that `size` ranks train no batch normalization of `model` on one value per channel.
 ///
 /// # Errors
-/// [`TrainError::OneValue`] then.
+/// [`TrainError::OneValue`] if they do.
 pub(crate) fn check(
     config: &Config,
     batching: Batching,

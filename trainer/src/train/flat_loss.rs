@@ -1,11 +1,11 @@
-//! Runs that learn nothing, of which only a loss that stays the same tells.
+//! Warns about runs that learn nothing, because the data has one class or the loss is constant.
 
 use datasets::Dataset;
 
-/// Steps of the same loss after which a person is told.
+/// Steps with the same loss before the warning.
 const STEPS: u64 = 10;
 
-/// What there is to say of data from which nothing can be learned.
+/// Warns about data that a model cannot learn from.
 pub(crate) fn warning(data: &dyn Dataset) -> Option<String> {
     match data.class_names() {
         [only] => Some(format!(
@@ -16,17 +16,16 @@ pub(crate) fn warning(data: &dyn Dataset) -> Option<String> {
     }
 }
 
-/// Notices a loss that stays the same.
+/// Detects a loss that stays the same.
 #[derive(Debug, Default)]
 pub(crate) struct FlatLoss {
     last: Option<f64>,
-    /// Steps in a row that had the last loss.
+    /// Steps in a row with the last loss.
     steps: u64,
 }
 
 impl FlatLoss {
-    /// Takes the loss of a step; gives a warning if all of the last steps had the same, once for
-    /// each such time.
+    /// Takes the loss of a step. Returns a warning once for each stretch of equal losses.
     pub fn see(&mut self, loss: f64) -> Option<String> {
         self.steps = match self.last == Some(loss) {
             true => self.steps.saturating_add(1),
@@ -37,7 +36,7 @@ impl FlatLoss {
             format!(
                 "warning: the loss was {} in each of the last {STEPS} steps, so the model learns \
                  nothing. Check optimizer.lr and the labels (`trainer preview` shows them)",
-                // Without the sign of a zero.
+                // Removes the sign of a zero.
                 loss + 0.0
             )
         })

@@ -1,4 +1,4 @@
-//! The weights that training starts from, where the configuration names a file of them.
+//! Loads the weights that training starts from, if the configuration names a file.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::error::InitialError;
 use crate::train::named_weights;
 
-/// What a person should know of what was taken of `path`.
+/// Messages about the weights taken from `path`.
 pub(crate) fn notes(path: &Path, taken: &Taken) -> Vec<String> {
     let path = path.display();
     let name = |prefix: &str| match prefix.trim_end_matches('.') {
@@ -37,11 +37,12 @@ pub(crate) fn notes(path: &Path, taken: &Taken) -> Vec<String> {
     notes
 }
 
-/// Gives `model` the weights of the file that `config` names, if it names one, and says what was
-/// taken. Rank 0 calls this before its parameters are broadcast.
+/// Loads the file of `config`, if any, into `model`, and reports the weights that were taken.
+///
+/// Rank 0 calls this before its parameters are broadcast.
 ///
 /// # Errors
-/// If the file cannot be read or is of another model.
+/// Fails if the file cannot be read or belongs to another model.
 pub fn load<M: ImageClassifier + PyTorchKeys>(
     model: M,
     config: &Config,

@@ -1,6 +1,6 @@
-//! What is wrong with a configuration, but shows only when the data is opened and the model is
-//! built: such an error is told with the place of the key that is to blame, as those are that show
-//! when the text is read.
+//! Adds the place of the key to configuration errors that show only with the data or the model.
+//!
+//! They then look like errors found while the file is parsed.
 
 use std::io::ErrorKind;
 
@@ -12,13 +12,13 @@ use models::weights::WeightsError;
 use crate::config::Loaded;
 use crate::error::TrainError;
 
-/// `error` with the place of the key that is to blame, or as it is where the configuration is not.
+/// Adds to `error` the place of the key at fault, if a key is.
 ///
-/// A model's error says nothing about the configuration where the caller has built the model: see
-/// [`of_model`] for those of `[model]`.
+/// A model that the caller has built gives errors that do not concern the configuration.
+/// [`of_model`] handles errors of `[model]`.
 pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
     match &error {
-        // Nodes have files of their own, and rank 0 alone reads the weights.
+        // Nodes have their own files, and only rank 0 reads the weights.
         TrainError::Data(data) => match data_keys(loaded, data) {
             Some(keys) => TrainError::Config(loaded.blame(keys, data)),
             None => error,
@@ -53,7 +53,7 @@ pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
     }
 }
 
-/// Why the model that `[model]` describes cannot be built, with the place of the key.
+/// The error for a `[model]` that cannot be built, with the place of the key.
 pub(crate) fn of_model(loaded: &Loaded, error: &ModelError) -> TrainError {
     let key = match error {
         ModelError::Zero { field, .. } | ModelError::Dropout { field, .. } => field,
@@ -66,8 +66,9 @@ pub(crate) fn of_model(loaded: &Loaded, error: &ModelError) -> TrainError {
     TrainError::Misfit(loaded.blame(&keys, error))
 }
 
-/// The same where a model is to be filled from a checkpoint or a file that need not be of this
-/// configuration: what does not fit is most likely what `--set` says of the model.
+/// Like [`locate`] for a model filled from a checkpoint or a weights file.
+///
+/// That may belong to another configuration. The most likely cause is a `--set` of the model.
 pub(crate) fn of_checkpoint(loaded: &Loaded, error: TrainError) -> TrainError {
     match &error {
         TrainError::Parallel(restore @ ParallelError::Restore { .. }) => {
@@ -85,8 +86,8 @@ pub(crate) fn of_checkpoint(loaded: &Loaded, error: TrainError) -> TrainError {
     }
 }
 
-/// The keys that may be to blame for data that cannot be used, the likeliest first. Files that are
-/// damaged, and folders that no key names, are not the configuration's fault.
+/// Keys that may be at fault for unusable data, the likeliest first. `None` for damaged files and
+/// folders that no key names.
 fn data_keys(loaded: &Loaded, error: &DatasetError) -> Option<&'static [&'static str]> {
     let dir = loaded.config.data.kind.dir();
     match error {

@@ -1,4 +1,4 @@
-//! The training loop: epochs of steps of micro-batches, an evaluation after each epoch.
+//! The training loop: epochs of optimizer steps, with an evaluation after each epoch.
 
 mod abandon;
 pub mod callback;
@@ -63,20 +63,20 @@ struct Training<'s, M: ImageClassifier> {
     steps_per_epoch: u64,
     checkpoints: Option<Checkpoints>,
     progress: Progress,
-    /// What this rank wants and no other rank knows yet.
+    /// Requests of this rank that the other ranks do not know yet.
     own_requests: Requests,
     begin: Instant,
-    /// How far the run was when this process began.
+    /// Progress when this process began.
     before: Progress,
-    /// Whether the loss changes.
+    /// Detects a constant loss.
     flat_loss: FlatLoss,
-    /// The last step that changed the parameters, as far as this process knows.
+    /// The last step known to have changed the parameters.
     applied: u64,
-    /// The run folder; on the main rank.
+    /// The run folder. Only on the main rank.
     run_dir: Option<PathBuf>,
-    /// The same by its absolute path, on all ranks.
+    /// The run folder as an absolute path, on all ranks.
     home: Option<PathBuf>,
-    /// Keeps others out of it; on the main rank.
+    /// Lock on the run folder. Only on the main rank.
     lock: Option<Arc<RunLock>>,
 }
 
@@ -92,7 +92,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             }
             self.begin_epoch();
             end = self.epoch()?;
-            // A faulty network or memory is found here rather than in the results.
+            // Finds a faulty network or memory before it spoils the results.
             self.parallel.verify_replicas()?;
             if end.is_none() && self.is_complete() {
                 end = Some(End::Complete);
@@ -106,8 +106,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(summary)
     }
 
-    /// Why nothing is left to do of a run that is continued, if nothing is. One that had ended
-    /// early goes on only where the configuration wants more of it than then.
+    /// The end of a resumed run that has nothing left to do. A run that stopped early goes on only
+    /// if the configuration now asks for more.
     fn ended_before(&self) -> Option<End> {
         if self.is_complete() {
             return Some(End::Complete);
@@ -139,7 +139,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         ));
     }
 
-    /// Goes on with the epoch that an earlier run has left at its last step, or begins another.
+    /// Continues the epoch that an earlier process left at its last step, or begins the next.
     fn begin_epoch(&mut self) {
         let over = self.is_epoch_over();
         let progress = &mut self.progress;
@@ -156,7 +156,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         self.progress.epoch == 0 || self.progress.steps_of_epoch >= self.steps_per_epoch
     }
 
-    /// Whether nothing is left to do.
+    /// Whether no step or evaluation is left.
     fn is_complete(&self) -> bool {
         let progress = &self.progress;
         let last = progress.epoch > self.epochs()
@@ -164,7 +164,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         progress.evaluated && (last || self.at_last_step())
     }
 
-    /// The last epoch.
+    /// Number of the last epoch.
     fn epochs(&self) -> u64 {
         let train = &self.session.config.train;
         match train.fast_dev_run {
@@ -173,29 +173,28 @@ impl<M: ImageClassifier> Training<'_, M> {
         }
     }
 
-    /// Whether there is no step left to do: none at all where a run goes on with fewer epochs than
-    /// it has begun.
+    /// Whether no step is left. True at once if a resumed run has fewer epochs than it has begun.
     fn at_last_step(&self) -> bool {
         let limit = self.session.config.train.max_steps;
         let reached = limit.is_some_and(|limit| self.progress.steps >= limit);
         reached || self.progress.epoch > self.epochs()
     }
 
-    /// The rest of an epoch and its evaluation; says why the run should end early, if it should.
+    /// Runs the rest of an epoch and its evaluation. Returns the reason if the run should end
+    /// early.
     fn epoch(&mut self) -> Result<Option<End>, TrainError> {
         let begin = Instant::now();
         let first_step = self.progress.steps;
         let requests = self.steps_of_epoch(begin)?;
         let time = begin.elapsed();
-        // A run that goes on with an evaluation that an earlier one has not done has no work to
-        // tell of.
+        // A process that only does an outstanding evaluation has no steps to report.
         if self.progress.steps > first_step {
             self.share_work()?;
         }
         if requests.pause {
             return Ok(Some(self.paused()));
         }
-        // Who has no time for it evaluates when the run goes on.
+        // The run evaluates after the resume if it has no time now.
         let Some(evaluation) = self.evaluate_epoch()? else {
             return Ok(Some(self.paused()));
         };
@@ -205,7 +204,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         self.end_epoch(evaluation, requests)
     }
 
-    /// What an evaluation leads to.
+    /// Records an evaluation, and decides whether the run ends or saves.
     fn end_epoch(
         &mut self,
         evaluation: Evaluation,
@@ -245,7 +244,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         End::Paused(reason.unwrap_or("a request to another rank").to_owned())
     }
 
-    /// What any rank wants, now.
+    /// The requests of all ranks at this moment.
     fn agree(&mut self) -> Result<Requests, TrainError> {
         let mut requests = self.requests().encode();
         self.session
@@ -254,7 +253,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(Requests::decode(&requests))
     }
 
-    /// Evaluates, unless a rank wants to pause before that is done.
+    /// Evaluates, unless a rank asks to pause meanwhile.
     fn evaluate_epoch(&mut self) -> Result<Option<Evaluation>, TrainError> {
         self.parallel.sync_buffers()?;
         let begin = Instant::now();
@@ -284,13 +283,13 @@ impl<M: ImageClassifier> Training<'_, M> {
         let busy = self.session.group.busy();
         let write = |folder| busy.during(|| details.write(folder));
         if let Some(Err(error)) = self.run_dir.as_deref().map(write) {
-            // Only for people to look at: the run is worth more.
+            // The details are only for people: a failure must not end the run.
             complain(&format!("warning: {error}"));
         }
         Ok(Some(evaluation))
     }
 
-    /// What an evaluation finds, in the precision that is wanted.
+    /// Evaluates in the configured precision.
     fn evaluated(&self) -> Result<Option<Evaluated>, TrainError> {
         let wanted = self.session.config.train.eval_precision();
         within_range(wanted, self.session.group, |precision| {
@@ -298,7 +297,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         })
     }
 
-    /// The same in `f32` or in the precision of the training.
+    /// Evaluates in `f32` or in the precision of the training.
     fn evaluated_in(&self, precision: Precision) -> Result<Option<Evaluated>, TrainError> {
         let (data, session, started) = (&self.session.data, self.session, self.begin);
         let evaluator = Evaluator {
@@ -352,7 +351,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         }
     }
 
-    /// Whether this is the best evaluation so far, and the configuration wants to keep it.
+    /// Whether this evaluation is the best so far and the configuration keeps the best checkpoint.
     fn is_best(&mut self, evaluation: &Evaluation) -> bool {
         let config = &self.session.config.checkpoint;
         if !config.best || self.checkpoints.is_none() {
@@ -370,7 +369,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         true
     }
 
-    /// Trains until the epoch or the run ends, or a rank wants to; gives what the ranks want.
+    /// Trains until the epoch or the run ends, or a rank asks to stop. Returns the requests of the
+    /// ranks.
     fn steps_of_epoch(&mut self, begin: Instant) -> Result<Requests, TrainError> {
         let session = self.session;
         let (epoch, done_before) = (self.progress.epoch, self.progress.steps_of_epoch);
@@ -398,7 +398,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             self.save_within_epoch(&mut requests)?;
         }
         self.settle()?;
-        // A device may have computed the last step only now.
+        // The device may have finished the last step only now.
         self.progress.train_seconds = seconds + begin.elapsed().as_secs_f64();
         self.console.end_epoch();
         Ok(requests.or(self.recorder.take_requests()))
@@ -412,7 +412,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(())
     }
 
-    /// The numbers of a step have come.
+    /// Handles the numbers of a step.
     fn step_is_known(&mut self, line: TrainLine) -> Result<(), TrainError> {
         self.console.loss(line.step, line.loss);
         if let Some(warning) = self.flat_loss.see(line.loss) {
@@ -425,7 +425,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(())
     }
 
-    /// Saves the state if it is time; at the end of an epoch, its evaluation comes first.
+    /// Saves a checkpoint if one is due. At the end of an epoch, the evaluation comes first.
     fn save_within_epoch(&mut self, requests: &mut Requests) -> Result<(), TrainError> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
@@ -442,10 +442,10 @@ impl<M: ImageClassifier> Training<'_, M> {
         Ok(())
     }
 
-    /// Saves the last state, and waits until everything is written. Gives whether it was, and true
-    /// where nobody wanted it to be.
+    /// Saves the last state and waits until it is written. Returns whether it was, and true if the
+    /// configuration asks for none.
     fn save_end(&mut self, end: &End) -> Result<bool, TrainError> {
-        // Who is to be continued needs a checkpoint, even if nobody wanted any.
+        // A run that pauses needs a checkpoint, even if none is configured.
         if matches!(end, End::Paused(_)) && self.checkpoints.is_none() {
             let (session, folder, lock) = (self.session, self.home.as_deref(), self.lock.clone());
             let start = || setup::start_checkpoints(session, folder, lock, &self.before);
@@ -453,7 +453,8 @@ impl<M: ImageClassifier> Training<'_, M> {
         }
         let last = self.checkpoints.as_mut();
         if let Some(checkpoints) = last.filter(|last| last.lacks(&self.progress)) {
-            // The last state is not one to be left out because the one before is not written yet.
+            // The last checkpoint must not be skipped because the one before is still being
+            // written.
             let busy = self.session.group.busy();
             busy.during(|| checkpoints.catch_up());
             self.save()?;
@@ -461,7 +462,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let Some(checkpoints) = self.checkpoints.take() else {
             return Ok(!matches!(end, End::Paused(_)));
         };
-        // However long the disk takes for it.
+        // However long the disk takes.
         let group = self.session.group;
         let (news, saved) = group.busy().during(|| checkpoints.finish(group))?;
         for news in news {
@@ -489,7 +490,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         busy.during(|| checkpoints.save(state, &meta))
     }
 
-    /// Writes down how the ranks shared the steps since the epoch began.
+    /// Records how the work of the epoch was shared among the ranks.
     fn share_work(&mut self) -> Result<(), TrainError> {
         let times = self.recorder.epoch_times();
         let own = Work {
@@ -514,13 +515,13 @@ impl<M: ImageClassifier> Training<'_, M> {
         }))
     }
 
-    /// Training images, over all ranks, in `steps` steps.
+    /// Training images of `steps` steps over all ranks.
     fn images(&self, steps: u64) -> f64 {
         steps as f64 * self.session.batching.global as f64
     }
 }
 
-/// What a rank tells the others of its part of an epoch.
+/// A rank's part of an epoch, as told to the others.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Work {
     compute: f64,

@@ -1,4 +1,4 @@
-//! What a training keeps of a model.
+//! Parameters of a model and the training state kept for each.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
@@ -6,8 +6,9 @@ use burn_dist::parallel::{ParameterSpec, ParameterState};
 
 use crate::config::Config;
 
-/// The trainable parameters of `model`, which is on an autodiff device, as they are trained: in
-/// f32. Running statistics are not among them.
+/// The trainable parameters of `model`, in f32, without running statistics.
+///
+/// The model is on an autodiff device.
 pub fn parameters<M: Module>(model: &M) -> Vec<ParameterSpec> {
     let mut lister = Lister {
         path: Vec::new(),
@@ -17,8 +18,9 @@ pub fn parameters<M: Module>(model: &M) -> Vec<ParameterSpec> {
     lister.parameters
 }
 
-/// What a training keeps of each of the [`parameters`] of `model`: what its optimizer does, and the
-/// parameter's average if there is to be one.
+/// The training state of each of the [`parameters`] of `model`.
+///
+/// These are the values of its optimizer, and an average if configured.
 pub fn states<M: Module>(model: &M, config: &Config) -> Vec<ParameterState> {
     let state = |parameter: &ParameterSpec| {
         let state = config.optimizer.state_of(parameter);
@@ -46,7 +48,7 @@ impl ModuleVisitor for Lister {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // To look at a parameter that nobody has used yet would make it come to exist.
+        // A lazy parameter is created by the first access, so test before.
         if !param.is_initialized() || param.is_require_grad() {
             self.parameters.push(ParameterSpec {
                 path: self.path.join("."),

@@ -1,5 +1,4 @@
-//! Weights of a file, whichever implementation of the model has written it: each names its tensors
-//! in its own way.
+//! Loads weights of any known implementation of a model: each names its tensors differently.
 
 use std::path::Path;
 
@@ -8,12 +7,13 @@ use models::weights::{KeyMap, Load, PyTorchKeys, Taken, WeightsError};
 
 use crate::config::WeightsConfig;
 
-/// Gives a copy of `model` the weights in `file` as `config` wants it, all but those of the last
-/// layer if there is to be a `new_head`: by the names of the reference implementation, or those of
-/// another whose file it may be. Says what was loaded.
+/// Returns a copy of `model` with the weights in `file`, and a report of what was loaded.
+///
+/// Tries the names of the reference implementation, then those of others. A `new_head` leaves out
+/// the last layer.
 ///
 /// # Errors
-/// That of the names of which the file has most.
+/// The error for the naming with the fewest missing tensors.
 pub(crate) fn load<M: ImageClassifier + PyTorchKeys>(
     model: &M,
     file: &Path,
@@ -49,7 +49,7 @@ pub(crate) fn load<M: ImageClassifier + PyTorchKeys>(
     }
 }
 
-/// How many of the model's tensors the file lacks.
+/// Number of the model's tensors that the file lacks.
 fn missing(error: &WeightsError) -> usize {
     match error {
         WeightsError::Mismatch { mismatches, .. } => mismatches.missing.len(),
@@ -126,7 +126,7 @@ mod tests {
             assert_eq!(from[..12], to[..12]);
             assert_eq!(values(&loaded), values(&small));
         }
-        // What is no square is not known to be of other images.
+        // For a size that is no square, the image size is not known to differ.
         save(&wide(), &file, &small.key_map()).unwrap();
         let error = load_as(&vit(5), &file, false).unwrap_err();
         assert!(error.to_string().contains("pos_embed"), "{error}");
@@ -170,7 +170,7 @@ mod tests {
             let (loaded, taken) = load(&vit(7), &file, false, &lenient).unwrap();
             assert_eq!(values(&loaded), values(&saved));
             assert_eq!(taken.mismatches.misshapen.len(), 2, "{taken:?}");
-            // Of which nothing fits is an error in any case.
+            // A file in which nothing fits is always an error.
             let other = models::CnnConfig::new().init(&Device::flex()).unwrap();
             assert!(load(&other, &file, false, &lenient).is_err());
         }

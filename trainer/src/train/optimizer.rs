@@ -1,4 +1,4 @@
-//! `[optimizer]` becomes an optimizer: that of its `name`, with the groups of the configuration.
+//! Builds the optimizer of `[optimizer]`, with its parameter groups.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use burn_dist::parallel::{
 use crate::config::{GroupConfig, OptimizerConfig};
 use crate::error::TrainError;
 
-/// The optimizer that `config` describes, with its groups.
+/// Builds the optimizer of `config` with its groups.
 pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
     let mut optimizer = config.kind.build();
     let spares = !config.decay_norm_and_bias;
@@ -38,11 +38,10 @@ pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
     with_groups(optimizer, config.kind.others())
 }
 
-/// Whether the optimizer that `config` describes can step a model with these parameters, and every
-/// group of the configuration has a parameter.
+/// Checks that the optimizer of `config` can step these parameters.
 ///
 /// # Errors
-/// If not.
+/// Fails if it cannot, or if a group matches no parameter.
 pub fn check(config: &OptimizerConfig, parameters: &[ParameterSpec]) -> Result<(), TrainError> {
     build(config).check(parameters)?;
     let groups = &config.groups;
@@ -65,7 +64,7 @@ fn with_groups(optimizer: ParameterOptimizer, groups: Vec<ParameterGroup>) -> Pa
         .fold(optimizer, ParameterOptimizer::with_group)
 }
 
-/// The optimizer without the groups of the configuration.
+/// Builds the optimizer without its groups.
 fn plain(config: &OptimizerConfig) -> ParameterOptimizer {
     with_groups(config.kind.build(), config.kind.others())
 }
@@ -88,8 +87,7 @@ mod tests {
         filters: Param<Tensor<4>>,
     }
 
-    /// What a step without a gradient leaves of parameters that were 1: only weight decay changes
-    /// them.
+    /// Parameters that were 1, after a step with zero gradients: only weight decay changes them.
     fn after_a_step(
         config: &OptimizerConfig,
         strategy: Strategy,

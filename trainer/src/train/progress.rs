@@ -1,5 +1,4 @@
-//! How far a run is: what has to be known, beside the model and the optimizer, to go on as if it
-//! had never stopped.
+//! Progress of a run: beside model and optimizer, the state that an exact resume needs.
 
 use burn_dist::checkpoint::Manifest;
 use datasets::Normalization;
@@ -13,7 +12,7 @@ use crate::eval::evaluation::Evaluation;
 use crate::train::changes;
 use crate::train::early_stopping::Watch;
 
-/// What a run learns from; two runs that differ in it cannot continue each other.
+/// The learning task of a run. Two runs with different tasks cannot continue each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     /// Name of the data set.
@@ -24,29 +23,26 @@ pub struct Task {
     pub test_samples: usize,
     /// Classes.
     pub classes: usize,
-    /// Their names; not known of earlier versions' checkpoints.
+    /// Names of the classes. Missing in checkpoints of earlier versions.
     #[serde(default)]
     pub class_names: Option<ClassNames>,
-    /// What images are normalised by, the means and the deviations; not known of earlier versions'
-    /// checkpoints.
+    /// Means and deviations of the image normalization. Missing in checkpoints of earlier versions.
     #[serde(default)]
     pub normalization: Option<[Vec<f32>; 2]>,
     /// Images per step over all ranks.
     pub global_batch: usize,
     /// Seed of the run.
     pub seed: u64,
-    /// Images that a rank computes at a time, and ranks, where the global batch grows with them; of
-    /// the run that goes on.
+    /// Micro-batch size and number of ranks of this run, if the global batch grows with them.
     #[serde(skip)]
     pub portions: Option<[usize; 2]>,
 }
 
-/// What something is called in a message, and the key or section of the configuration that decides
-/// it.
+/// A name for messages, and the key or section of the configuration that sets it.
 type Said = (&'static str, &'static str);
 
 impl Task {
-    /// What a run of this configuration learns from.
+    /// The task of a run with this configuration.
     pub(crate) fn of(config: &Config, batching: Batching, splits: &Splits) -> Self {
         let class_names = splits.train.class_names();
         let Normalization { mean, std } = splits.train.normalization();
@@ -64,7 +60,7 @@ impl Task {
         }
     }
 
-    /// How to have the global batch of a checkpoint again, which so many ranks wrote.
+    /// Advice to get the global batch of a checkpoint that `ranks` ranks wrote.
     fn cure_of_batch(&self, (batch, ranks): (usize, usize)) -> String {
         let usual = format!("set train.batch_size = {batch}");
         let Some([micro, ranks_now]) = self.portions else {
@@ -80,8 +76,8 @@ impl Task {
         )
     }
 
-    /// The first thing in which two tasks differ, as far as both know it: its name, its key and
-    /// both values.
+    /// The first difference between two tasks: its name, its key and both values. Skips values that
+    /// one of them does not know.
     fn difference(&self, other: &Self) -> Option<(Said, String, String)> {
         let mut pairs = self.said().into_iter().zip(other.said());
         pairs.find_map(|((said, own), (_, other))| {
@@ -115,28 +111,28 @@ impl Task {
     }
 }
 
-/// Earlier bests that are remembered: so many in a row would have to fail to be written for one to
-/// be lost.
+/// Earlier bests to remember. The best checkpoint is lost only if all of these fail to be written
+/// in a row.
 const MOST_BESTS: usize = 32;
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Optimizer steps so far.
     pub steps: u64,
-    /// Micro-batches of a rank so far; not known of earlier versions' checkpoints.
+    /// Micro-batches per rank so far. Missing in checkpoints of earlier versions.
     #[serde(default)]
     pub batches: Option<u64>,
-    /// The epoch that is going on or was the last, from 1; 0 before the first.
+    /// The current or last epoch, from 1; 0 before the first.
     pub epoch: u64,
     /// Steps of that epoch.
     pub steps_of_epoch: u64,
-    /// Whether the evaluation after that epoch is over.
+    /// Whether the evaluation after that epoch is done.
     pub evaluated: bool,
     /// Sum of the losses of the epoch's steps.
     pub epoch_loss: f64,
-    /// How many losses that are: those that are no number, of steps that were skipped, are none of
-    /// them. Not known of earlier versions' checkpoints.
+    /// Number of losses in the sum. Skipped steps whose loss is NaN do not count. Missing in
+    /// checkpoints of earlier versions.
     #[serde(default)]
     pub epoch_losses: Option<u64>,
     /// Length of `metrics.jsonl` in bytes.
@@ -145,24 +141,24 @@ pub struct Progress {
     pub train_seconds: f64,
     /// The last evaluation.
     pub evaluation: Option<Evaluation>,
-    /// The best evaluation so far, and the step after which it was.
+    /// The best evaluation so far, as its step and value.
     pub best: Option<(u64, f64)>,
-    /// The steps of those that were the best before it, the last first. Their checkpoints stand in
-    /// for that of the best where it could not be written.
+    /// Steps of the earlier bests, the last first. Their checkpoints stand in if that of the best
+    /// could not be written.
     #[serde(default)]
     pub earlier_bests: Vec<u64>,
-    /// The number that it is the best by; not known of earlier versions' checkpoints.
+    /// The metric that decides the best. Missing in checkpoints of earlier versions.
     #[serde(default)]
     pub best_by: Option<MonitorName>,
-    /// What early stopping has seen.
+    /// State of early stopping.
     pub watch: Watch,
-    /// What the schedule has seen, if it follows the evaluations.
+    /// State of a schedule that follows the evaluations.
     #[serde(default, skip_serializing_if = "Seen::is_nothing")]
     pub seen: Seen,
 }
 
 impl Progress {
-    /// Before the first step.
+    /// Progress before the first step.
     pub fn start() -> Self {
         Self {
             steps: 0,
@@ -183,8 +179,7 @@ impl Progress {
         }
     }
 
-    /// For a new run that goes on with the state of another: what that one measured, and what lies
-    /// in its folder, is not this one's.
+    /// Removes an earlier run's measurements and file positions, for a new run from its state.
     pub fn forget_run(&mut self) {
         let start = Self::start();
         self.metrics_bytes = start.metrics_bytes;
@@ -194,13 +189,13 @@ impl Progress {
         self.watch = start.watch;
     }
 
-    /// For a trial, which begins an epoch of its own wherever the run is.
+    /// Leaves the current epoch, for a trial, which begins its own.
     pub fn leave_epoch(&mut self) {
         self.evaluated = true;
         self.steps_of_epoch = u64::MAX;
     }
 
-    /// Notes that the evaluation after the last step is the best.
+    /// Marks the evaluation after the last step as the best.
     pub fn set_best(&mut self, value: f64) {
         if let Some((before, _)) = self.best.replace((self.steps, value)) {
             self.earlier_bests.insert(0, before);
@@ -208,36 +203,36 @@ impl Progress {
         }
     }
 
-    /// The steps of the best evaluations, the best first.
+    /// Steps of the best evaluations, the best first.
     pub fn best_steps(&self) -> impl Iterator<Item = u64> {
         let best = self.best.map(|(step, _)| step);
         best.into_iter().chain(self.earlier_bests.iter().copied())
     }
 }
 
-/// What the trainer adds to a checkpoint.
+/// The trainer's metadata in a checkpoint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Meta {
-    /// How far the run was.
+    /// Progress of the run.
     pub progress: Progress,
-    /// What it learned from.
+    /// Learning task of the run.
     pub task: Task,
-    /// The resolved configuration, as TOML; not known of earlier versions' checkpoints.
+    /// The resolved configuration, as TOML. Missing in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
 }
 
 impl Meta {
-    /// The configuration that a checkpoint was written with, where it says so.
+    /// The configuration in a checkpoint, if it contains one.
     pub fn config_of(manifest: &Manifest) -> Option<String> {
         Some(manifest.meta.get("config")?.as_str()?.to_owned())
     }
 
-    /// What a checkpoint says, if it is of the same task; `now` is the configuration that the task
-    /// is of.
+    /// Reads the metadata of a checkpoint of the same task; `now` is the configuration of that
+    /// task.
     ///
     /// # Errors
-    /// If it is of another one, or of another program.
+    /// Fails if the checkpoint belongs to another task or another program.
     pub fn of(manifest: &Manifest, task: &Task, now: Option<&Config>) -> Result<Self, TrainError> {
         let meta: Self = serde_json::from_value(manifest.meta.clone()).map_err(|error| {
             TrainError::Resume(format!("another program wrote the checkpoint: {error}"))
@@ -262,11 +257,11 @@ impl Meta {
     }
 }
 
-/// Whether a model that `manifest` is of knows the classes with these names, in their order. Of a
-/// checkpoint of an earlier version that is not known, and no error.
+/// Checks that the model of `manifest` was trained for these class names, in this order. Passes if
+/// the checkpoint does not know its names.
 ///
 /// # Errors
-/// [`TrainError::OtherClasses`] with the first class that has another name.
+/// [`TrainError::OtherClasses`] with the first class that differs.
 pub(crate) fn check_classes(manifest: &Manifest, names: &[String]) -> Result<(), TrainError> {
     let trained = manifest
         .meta
@@ -329,8 +324,7 @@ mod tests {
         serde_json::from_value(manifest).unwrap()
     }
 
-    /// Checkpoints of earlier versions continue, and their models are used: what they do not know
-    /// is not compared.
+    /// Checkpoints of earlier versions still work: values that they lack are not compared.
     #[test]
     fn what_an_older_checkpoint_does_not_know_is_no_difference() {
         let meta = Meta {

@@ -1,5 +1,6 @@
-//! The numbers of every training step: averaged over the ranks without holding up the next step,
-//! checked, and written down by the main rank.
+//! Records the numbers of every step: averages them over the ranks, checks and writes them.
+//!
+//! The mean over the ranks runs in the background, so that the next step need not wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,25 +16,24 @@ use crate::run::tensorboard::EventWriter;
 use crate::system::memory;
 use crate::system::output::complain;
 
-/// What a rank asks for. It travels with the loss, so that all ranks do it after the same
-/// step.
+/// Requests of a rank. They travel with the loss, so that all ranks act after the same step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// To save a checkpoint.
+    /// Save a checkpoint.
     pub save: bool,
-    /// To end the run, with an evaluation.
+    /// End the run with an evaluation.
     pub stop: bool,
-    /// To leave at once, to be continued later.
+    /// Pause at once, to be resumed later.
     pub pause: bool,
 }
 
 impl Requests {
-    /// As numbers whose sum over the ranks is above zero where any rank asks for it.
+    /// Encodes as numbers whose sum over the ranks is above zero if any rank asks.
     pub fn encode(self) -> [f64; 3] {
         [self.save, self.stop, self.pause].map(|request| f64::from(u8::from(request)))
     }
 
-    /// From a sum or mean over the ranks.
+    /// Decodes a sum or mean over the ranks.
     pub fn decode(numbers: &[f64]) -> Self {
         let any = |index: usize| numbers.get(index).is_some_and(|number| *number > 0.0);
         Self {
@@ -43,7 +43,7 @@ impl Requests {
         }
     }
 
-    /// What either wants.
+    /// The union of both.
     pub fn or(self, other: Self) -> Self {
         Self {
             save: self.save || other.save,
@@ -53,10 +53,10 @@ impl Requests {
     }
 }
 
-/// One step, as this rank saw it.
+/// One step on this rank.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Steps of the run so far, this one included.
+    /// Steps of the run so far, including this one.
     pub number: u64,
     /// Epoch, from 1.
     pub epoch: u64,
@@ -64,39 +64,38 @@ pub struct Step {
     pub lr: f64,
     /// Seconds of training in the whole run so far.
     pub elapsed: f64,
-    /// Where this rank spent the time.
+    /// This rank's time by phase.
     pub times: StepTimes,
-    /// Norm of the gradient, if it was computed.
+    /// Gradient norm, if computed.
     pub gradient_norm: Option<f64>,
-    /// Those of single parameters by their paths, if they were asked for.
+    /// Gradient norms by parameter path, if requested.
     pub gradient_norms: Option<BTreeMap<String, f64>>,
-    /// Factor of the loss, in half precision.
+    /// Loss scale, in half precision.
     pub loss_scale: Option<f64>,
-    /// Steps that were skipped so far, in half precision.
+    /// Steps skipped so far, in half precision.
     pub skipped_steps: Option<u64>,
-    /// Whether this one was, on all ranks: its scaled loss, or what followed from it, was no number
-    /// of this precision.
+    /// Whether all ranks skipped this step because the scaled loss or its gradients overflowed.
     pub skipped: bool,
 }
 
-/// A step that the device may still compute.
+/// A step that the device may still be computing.
 struct Computing {
     step: Step,
     loss: StepLoss,
     requests: Requests,
-    /// When it was done, if it is: a loss that is known is read later, but nothing is waited for
-    /// then.
+    /// Time at which the device finished, if known. A loss that arrived early is read later without
+    /// a wait.
     ended: Option<Instant>,
 }
 
-/// A step whose loss is on its way around the ranks.
+/// A step whose loss is being averaged over the ranks.
 struct Pending {
     step: Step,
     ended: Instant,
     mean: Handle,
 }
 
-/// Steps since the last line that was written.
+/// Steps since the last line in the file.
 struct Window {
     begin: Instant,
     steps: u64,
@@ -113,23 +112,23 @@ impl Window {
     }
 }
 
-/// What the arithmetic of a run amounts to.
+/// Cost of the arithmetic of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
-    /// Operations of forward and backward for one image.
+    /// Floating-point operations of forward and backward for one image.
     pub flops_per_image: Option<f64>,
-    /// Operations per second that all ranks together could do at best.
+    /// Peak floating-point operations per second of all devices together.
     pub peak_flops: Option<f64>,
 }
 
-/// Where the numbers of a run are gathered.
+/// Collects and writes the numbers of a run.
 pub struct Recorder {
     group: ProcessGroup,
     metrics: Option<MetricsFile>,
     events: Option<EventWriter>,
-    /// Keeps others out of the folder that those lie in.
+    /// Lock on the folder of the files.
     lock: Option<Arc<RunLock>>,
-    /// Steps from one line to the next.
+    /// Steps between two lines.
     every: u64,
     global_batch: usize,
     work: Work,
@@ -138,19 +137,20 @@ pub struct Recorder {
     window: Window,
     epoch_loss: f64,
     epoch_losses: u64,
-    /// Steps of the run that were skipped, in half precision, and how many those were before this
-    /// process's steps of the epoch.
+    /// Skipped steps of the run, in half precision, and their number before this process's part of
+    /// the epoch.
     skipped: Option<u64>,
     skipped_before: Option<u64>,
     /// Sum over this process's steps of the epoch.
     epoch_times: StepTimes,
-    /// What any rank asked for at the last step that is known.
+    /// Requests of all ranks at the last known step.
     requests: Requests,
 }
 
 impl Recorder {
-    /// A recorder that writes to `metrics`, and to `events` if there are any, every `every` steps;
-    /// ranks other than the main one have nothing to write to.
+    /// Makes a recorder that writes to `metrics` and `events` every `every` steps.
+    ///
+    /// Only the main rank has files.
     pub fn new(
         group: &ProcessGroup,
         (metrics, events): (Option<MetricsFile>, Option<EventWriter>),
@@ -183,8 +183,9 @@ impl Recorder {
         Self { lock, ..self }
     }
 
-    /// Starts the clock and the mean of an epoch, of which so many losses with this sum are known
-    /// from before.
+    /// Starts the clock and the mean loss of an epoch.
+    ///
+    /// `losses` is the number of losses known from before, and `loss` their sum.
     pub fn start_epoch(&mut self, losses: u64, loss: f64) {
         self.window = Window::starting(Instant::now());
         self.epoch_loss = loss;
@@ -193,8 +194,9 @@ impl Recorder {
         self.epoch_times = StepTimes::default();
     }
 
-    /// Takes the numbers of a step that just ended, with the mean loss of this rank's samples. What
-    /// this rank asks for travels with that.
+    /// Takes the numbers of the step that just ended, and the mean loss of this rank's samples.
+    ///
+    /// The rank's requests travel with the loss.
     pub fn record(&mut self, step: Step, loss: StepLoss, requests: Requests) {
         self.epoch_times.add(&step.times);
         let ended = loss.is_known().then(Instant::now);
@@ -206,14 +208,16 @@ impl Recorder {
         });
     }
 
-    /// Waits for the loss of the last step, for which the device has to be done with that, and
-    /// sends it around the ranks; gives the numbers of the step before it. To be called when the
-    /// device has the next step to do: it is not held up then, and neither do ranks wait for each
-    /// other.
+    /// Waits for the loss of the last step and sends it to the ranks.
+    ///
+    /// Returns the numbers of the step before.
+    ///
+    /// Call it once the device has the next step queued: neither the device nor the ranks are held
+    /// up then.
     ///
     /// # Errors
-    /// If the device or a rank failed, the loss of the step before is not finite, or the run folder
-    /// is another run's.
+    /// Fails if the device or a rank failed, the loss of the step before is not finite, or the run
+    /// folder belongs to another run.
     pub fn read(&mut self) -> Result<Option<TrainLine>, TrainError> {
         let Some(computing) = self.computing.take() else {
             return Ok(None);
@@ -236,8 +240,7 @@ impl Recorder {
         Ok(before)
     }
 
-    /// Waits for the numbers of the first step that nobody had yet, and gives them; nothing if
-    /// there is none.
+    /// Waits for the numbers of the oldest open step. `None` if no step is open.
     ///
     /// # Errors
     /// As [`Recorder::read`].
@@ -254,7 +257,7 @@ impl Recorder {
         }
     }
 
-    /// Of a step that was skipped and has no loss there are no numbers.
+    /// Waits for the pending mean. A skipped step without a loss has no numbers.
     fn settle_pending(&mut self) -> Result<Option<TrainLine>, TrainError> {
         let Some(Pending { step, ended, mean }) = self.pending.take() else {
             return Ok(None);
@@ -295,7 +298,7 @@ impl Recorder {
     fn line(&self, step: &Step, loss: f64, ended: Instant) -> TrainLine {
         let images = self.window.steps as f64 * self.global_batch as f64;
         let seconds = ended.duration_since(self.window.begin).as_secs_f64();
-        // A clock too coarse for a step would make this infinite, which JSON cannot say.
+        // Avoids infinity, which JSON cannot hold, if the clock is too coarse for a step.
         let images_per_second = images / seconds.max(1e-9);
         let work = self.work.flops_per_image;
         let flops = work.map(|flops| flops * images_per_second);
@@ -320,59 +323,60 @@ impl Recorder {
         }
     }
 
-    /// Sum of the losses of the epoch's steps that are known.
+    /// Sum of the known losses of the epoch.
     pub fn epoch_loss(&self) -> f64 {
         self.epoch_loss
     }
 
-    /// How many those are.
+    /// Number of known losses of the epoch.
     pub fn epoch_losses(&self) -> u64 {
         self.epoch_losses
     }
 
-    /// Mean loss of the epoch's steps that are known, if there are any that have one.
+    /// Mean of the known losses of the epoch, if any.
     pub fn mean_loss(&self) -> Option<f64> {
         (self.epoch_losses > 0).then(|| self.epoch_loss / self.epoch_losses as f64)
     }
 
-    /// Steps of the run that were skipped, as far as they are known, in half precision.
+    /// Skipped steps of the run as far as known, in half precision.
     pub fn skipped_steps(&self) -> Option<u64> {
         self.skipped
     }
 
-    /// How many of those this process had in the epoch.
+    /// Skipped steps of this process in the epoch.
     pub fn skipped_in_epoch(&self) -> u64 {
         let skipped = self.skipped.zip(self.skipped_before);
         skipped.map_or(0, |(skipped, before)| skipped.saturating_sub(before))
     }
 
-    /// Where this rank spent the steps that this process did in the epoch.
+    /// This rank's time by phase, over this process's steps of the epoch.
     pub fn epoch_times(&self) -> StepTimes {
         self.epoch_times
     }
 
-    /// Length of the file of metrics, which is brought to disk; 0 on ranks that have none.
+    /// Syncs the metrics file and returns its length in bytes; 0 on ranks without one.
     pub fn metrics_bytes(&mut self) -> u64 {
         let busy = self.group.busy();
         let length = || self.metrics.as_mut().map_or(0, MetricsFile::synced_length);
         busy.during(length)
     }
 
-    /// What any rank asked for at the steps that are known. All ranks get the same answer at the
-    /// same step, and only once.
+    /// Takes the requests of all ranks at the known steps.
+    ///
+    /// All ranks get the same answer at the same step, once.
     pub fn take_requests(&mut self) -> Requests {
         std::mem::take(&mut self.requests)
     }
 
-    /// The state after all steps that are known is saved: nobody asks for that any more.
+    /// Drops requests to save: the state after all known steps is saved.
     pub fn forget_saves(&mut self) {
         self.requests.save = false;
     }
 
-    /// Writes a line, if the disk takes it.
+    /// Writes a line. A disk error only warns.
     ///
     /// # Errors
-    /// If the run folder is not this run's any more.
+    /// Fails if the run folder belongs to another run.
     pub fn write(&mut self, metric: &Metric) -> Result<(), TrainError> {
         self.group.busy().during(|| self.put(metric))
     }
@@ -386,7 +390,7 @@ impl Recorder {
         }
         let written = self.events.as_mut().map(|events| events.write(metric));
         if let Some(Err(error)) = written {
-            // The same numbers stand in the file above: the run is worth more than the picture.
+            // The metrics file has the same numbers, so a failure here must not end the run.
             complain(&format!("warning: no more TensorBoard events: {error}"));
             self.events = None;
         }
@@ -465,7 +469,7 @@ mod tests {
     fn skipped_steps_are_counted_by_epoch_and_none_of_them_is_a_loss_of_0() {
         let group = ProcessGroup::single();
         let mut recorder = Recorder::new(&group, (None, None), 1, 1, Work::default());
-        // Goes on with a run in which there were seven.
+        // Resumes a run with seven skipped steps.
         let mut skipped = 7;
         for (epoch, steps) in [(1, [true, false, true]), (2, [true, true, true])] {
             recorder.start_epoch(0, 0.0);
@@ -492,8 +496,8 @@ mod tests {
         assert_eq!(recorder.skipped_steps(), Some(12));
     }
 
-    /// The last step before an evaluation or a checkpoint is asked for right after it: no step may
-    /// seem to have taken no time, nor the time of another.
+    /// The numbers of a last step before an evaluation or checkpoint are read at once. Its time
+    /// must be neither zero nor that of another step.
     #[test]
     fn a_step_has_the_rate_of_its_own_time() {
         let group = ProcessGroup::single();

@@ -1,15 +1,15 @@
 //! The learning rate of every step of a run.
 //!
-//! A schedule is a pure function of the step's number and of what it has seen of the evaluations,
-//! which checkpoints have, so a run that is continued has the same rates as one that never stopped.
-//! The schedules themselves are in `config/schedule`.
+//! A schedule is a pure function of the step number and of the past evaluations, which checkpoints
+//! keep. A resumed run therefore has the same rates as an uninterrupted one. `config/schedule` has
+//! the schedules themselves.
 
 use crate::config::{Batching, Config, LrScaling, Moment, ScheduleConfig, ScheduleEvery, Seen};
 use crate::error::TrainError;
 use crate::eval::evaluation::Evaluation;
 use crate::train::early_stopping::monitored;
 
-/// Turns the number of a step into its learning rate.
+/// Maps a step number to its learning rate.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     config: ScheduleConfig,
@@ -18,8 +18,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of the run that `config` describes, with the batch sizes that it has on
-    /// `world_size` ranks.
+    /// The schedule of a run of `config` with its batch sizes on `world_size` ranks.
     pub fn of_run(
         config: &Config,
         steps_per_epoch: u64,
@@ -33,8 +32,10 @@ impl Schedule {
         Self::new(&config.schedule, lr, steps_per_epoch, total, micro_batches)
     }
 
-    /// The schedule of a run of `total` steps with `steps_per_epoch` steps in an epoch, whose
-    /// global batch is `micro_batches` micro-batches; `lr` is the configured rate.
+    /// The schedule of a run of `total` steps.
+    ///
+    /// An epoch has `steps_per_epoch` steps, the global batch `micro_batches` micro-batches, and
+    /// `lr` is the configured rate.
     pub fn new(
         config: &ScheduleConfig,
         lr: f64,
@@ -64,29 +65,29 @@ impl Schedule {
         }
     }
 
-    /// The same after these evaluations.
+    /// The schedule after the evaluations in `seen`.
     #[must_use]
     pub fn after(mut self, seen: Seen) -> Self {
         self.first.seen = seen;
         self
     }
 
-    /// Takes an evaluation; gives what was seen of all of them.
+    /// Takes an evaluation, and returns the state after it.
     pub fn see(&mut self, evaluation: &Evaluation) -> Seen {
         let value = |monitor| monitored(monitor, evaluation);
         self.config.kind.see(&mut self.first.seen, &value);
         self.first.seen
     }
 
-    /// What was seen of the evaluations.
+    /// State after the evaluations so far.
     pub fn seen(&self) -> Seen {
         self.first.seen
     }
 
-    /// Refuses a schedule that follows the evaluations where there are no images for any.
+    /// Checks that a schedule that follows the evaluations has test images.
     ///
     /// # Errors
-    /// [`TrainError::NoEvaluation`] then.
+    /// [`TrainError::NoEvaluation`] if it has none.
     pub fn check(config: &ScheduleConfig, test_images: usize) -> Result<(), TrainError> {
         match config.kind.follows_evaluations() && test_images == 0 {
             true => Err(TrainError::NoEvaluation {
@@ -96,7 +97,7 @@ impl Schedule {
         }
     }
 
-    /// What a person should know: that the run ends within its warm-up, or that this is none.
+    /// A warning if the run ends within its warm-up, or if the warm-up has no effect.
     pub fn warning(&self) -> Option<String> {
         let Moment { warmup, total, .. } = self.first;
         if self.config.kind.warms_up() || warmup == 0 {
@@ -116,9 +117,9 @@ impl Schedule {
         })
     }
 
-    /// The rate of step `number`, counted from 1.
+    /// Learning rate of step `number`, from 1.
     pub fn lr(&self, number: u64) -> f64 {
-        // Steps that are over when this one begins.
+        // Steps done before this one.
         let done = number.saturating_sub(1);
         let Moment {
             high,
@@ -126,7 +127,7 @@ impl Schedule {
             steps_per_epoch,
             ..
         } = self.first;
-        // As long as the rate stays the same.
+        // Steps for which the rate stays the same.
         let unit = match self.config.every {
             ScheduleEvery::Step => 1,
             ScheduleEvery::Epoch => steps_per_epoch,

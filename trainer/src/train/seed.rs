@@ -1,16 +1,17 @@
-//! The states of the random generator: one for the initial parameters, which all ranks share, and
-//! one for every rank and step, so that dropout differs between ranks and a run can be continued
-//! at any step.
+//! Seeds of the random generator.
+//!
+//! All ranks share one for the initial parameters. Each rank and step has its own, so that dropout
+//! differs between ranks and a run can resume at any step.
 
-/// Seed of the initial parameters; the same on every rank.
+/// Seed of the initial parameters, the same on every rank.
 pub fn of_parameters(seed: u64) -> u64 {
     mix(seed)
 }
 
-/// Seed of what `rank` draws in `step`.
+/// Seed of `rank` in `step`.
 pub fn of_step(seed: u64, rank: usize, step: u64) -> u64 {
-    // Each argument is mixed before the next one joins: neighbours end up far apart, and no sum
-    // of two arguments equals that of two others.
+    // Mixes each argument before the next one joins. Neighbours end up far apart, and sums of
+    // different arguments do not collide.
     mix(mix(mix(seed) ^ (rank as u64).wrapping_add(1)) ^ step)
 }
 

@@ -1,5 +1,4 @@
-//! Everything a training loop needs: the ranks, the device, the data, and the checkpoint to
-//! continue from.
+//! Everything a training loop needs: ranks, device, data, and the checkpoint to continue from.
 
 use std::sync::OnceLock;
 
@@ -25,28 +24,27 @@ pub(crate) struct Session<'a> {
     pub world: &'a World,
     pub group: &'a ProcessGroup,
     pub batching: Batching,
-    /// Whether there is to be a full screen.
+    /// Whether to show the dashboard.
     pub dashboard: bool,
-    /// The device without autodiff, and why it is this one.
+    /// The device without autodiff, and the reason for its choice.
     pub device: ChosenDevice,
     /// How the ranks share their devices.
     pub sharing: Sharing,
     pub data: Input,
-    /// The weights that the run started from, and what there is to say of them; on the main rank.
+    /// The weights that the run started from, and messages about them. Only on the main rank.
     pub initial: OnceLock<(Initial, Vec<String>)>,
-    /// The images that lie on the device.
+    /// The images kept on the device.
     pub resident: Resident,
 }
 
-/// Which images lie on the device.
+/// The splits that are kept on the device.
 #[derive(Default)]
 pub(crate) struct Resident {
     pub train: Option<DeviceData>,
     pub test: Option<DeviceData>,
 }
 
-/// Brings the images to the device that are to be there: those of the training to `device`, which
-/// has autodiff.
+/// Copies the images that belong on the device. Training images go to `device`, which has autodiff.
 pub(crate) fn bring_data(session: &Session<'_>, device: &Device) -> Result<Resident, TrainError> {
     let (plain, data) = (&session.device.device, &session.data);
     let (train, test) = (data.splits.train.as_ref(), data.splits.test.as_ref());
@@ -61,7 +59,7 @@ pub(crate) fn bring_data(session: &Session<'_>, device: &Device) -> Result<Resid
         return Err(TrainError::DataOnDevice);
     }
     let is_gpu = !burn_dist::device::is_host(plain);
-    // Of a folder all images would have to be decoded before the first step.
+    // A folder of images would have to be decoded as a whole before the first step.
     let is_stored = session.config.data.kind.is_stored();
     let bytes = [train, test].map(|images| device_data::size(images, plain));
     let usual = is_gpu && is_stored;
@@ -74,7 +72,7 @@ pub(crate) fn bring_data(session: &Session<'_>, device: &Device) -> Result<Resid
     })
 }
 
-/// The device with autodiff as the configuration wants it.
+/// The autodiff device in the configured precision and with recomputation.
 pub(crate) fn training_device(session: &Session<'_>) -> Device {
     autodiff(&session.device.device, session.config)
 }

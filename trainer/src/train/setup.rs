@@ -1,4 +1,4 @@
-//! Everything between the session and the first step.
+//! Sets up a run between the session and its first step.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -53,7 +53,7 @@ pub(crate) fn train<M: ImageClassifier>(
     let states = crate::train::model::states(&model, config);
     optimizer::check(&config.optimizer, &crate::train::model::parameters(&model))?;
     check_memory(session, &states)?;
-    // For rank 0, which may load weights, and for files that take minutes.
+    // Rank 0 may load weights, and files may take minutes.
     let waiting = Waiting::start();
     let mut parallel = Parallel::new(
         model,
@@ -74,7 +74,7 @@ pub(crate) fn train<M: ImageClassifier>(
     }
     let steps_per_epoch = steps_per_epoch(config, &session.data.train_sampler);
     let environment = environment(session, parallel.num_parameters(), steps_per_epoch)?;
-    // Only now, when nothing is left that could be wrong with the configuration or the data.
+    // Last, once nothing in the configuration or the data can fail.
     let main = session.world.is_main();
     let before = start.checkpoint.as_deref().filter(|_| main);
     let before = before.and_then(Before::of);
@@ -110,7 +110,7 @@ pub(crate) fn train<M: ImageClassifier>(
     };
     let changed = before.and_then(|before| now.since(&before, progress.steps));
     notes.extend(changed.iter().flat_map(changes::say));
-    // A trial ends soon in any case.
+    // A trial ends early anyway.
     let warning = schedule.warning().filter(|_| !config.train.fast_dev_run);
     notes.extend(warning);
     notes.extend(flat_loss::warning(images));
@@ -174,8 +174,8 @@ pub(crate) fn train<M: ImageClassifier>(
         heed.pause();
     }
     if !summary.saved || paused {
-        // A launcher may take the first exit code other than 0 for a failure and kill the rest: the
-        // main rank has to be done with its files by then.
+        // A launcher may take the first nonzero exit code for a failure and kill the rest. The main
+        // rank must be done with its files by then.
         session.group.barrier()?;
     }
     match summary.saved {
@@ -187,7 +187,7 @@ pub(crate) fn train<M: ImageClassifier>(
     }
 }
 
-/// What a state that was not written means for a run that ended so, and what to do.
+/// Consequence of an unsaved last state for a run that ended this way, and the advice.
 fn not_saved(end: &End, trial: bool) -> &'static str {
     match end {
         End::Paused(_) if trial => {
@@ -223,7 +223,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 }
 
-/// What the arithmetic of the run amounts to, as far as it is known.
+/// The known arithmetic cost of the run.
 fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Work {
     let shape = session.data.splits.train.shape();
     let forward = model.flops([shape.channels, shape.height, shape.width]);
@@ -231,7 +231,7 @@ fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Work {
     let device = &session.device.name;
     let known = || peak::peak_tflops(device, config.train.precision);
     let peak = config.log.peak_tflops.or_else(known);
-    // Ranks that share a device share what it can do.
+    // Ranks on one device share its peak.
     let devices = session.sharing.devices as f64;
     Work {
         flops_per_image: forward.map(|flops| flops.saturating_mul(flops::TRAINING) as f64),
@@ -239,7 +239,7 @@ fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Work {
     }
 }
 
-/// Continues from a checkpoint; gives how far the run was.
+/// Restores a checkpoint, and returns the progress of its run.
 pub(crate) fn restore<M: ImageClassifier>(
     parallel: &mut Parallel<M>,
     path: &Path,
@@ -253,9 +253,10 @@ pub(crate) fn restore<M: ImageClassifier>(
     Ok(meta.progress)
 }
 
-/// Takes out of the way what the run saved after the step that it goes back to: that would be taken
-/// for its newest state, of which there are no numbers any more. Where it starts anew, its numbers
-/// are taken out of the way instead. Gives what is to be told of it.
+/// Moves aside what the run saved after the step that it goes back to.
+///
+/// Otherwise those checkpoints would pass for the newest state, although their metrics are gone. A
+/// run that starts from scratch moves its old metrics aside instead. Returns a message.
 fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, TrainError> {
     if start.checkpoint.is_none() {
         details::forget_after(run_dir, steps);
@@ -279,12 +280,12 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
     Ok((!names.is_empty()).then(told))
 }
 
-/// What the session learns from.
+/// The learning task of the session.
 pub(super) fn task(session: &Session<'_>) -> Task {
     Task::of(session.config, session.batching, &session.data.splits)
 }
 
-/// The folder that rank 0 has chosen, for all ranks to write into; a trial run has none.
+/// Shares rank 0's run folder with all ranks. A trial run has none.
 fn share_folder(
     session: &Session<'_>,
     run_dir: Option<&Path>,
@@ -299,7 +300,7 @@ fn share_folder(
     Ok(Some(PathBuf::from(OsString::from_vec(first))))
 }
 
-/// Every rank writes into the folder that all have; a trial run writes none.
+/// Starts checkpoints in the shared folder. A trial run writes none.
 pub(super) fn start_checkpoints(
     session: &Session<'_>,
     home: Option<&Path>,
@@ -313,7 +314,7 @@ pub(super) fn start_checkpoints(
     let folder = home.join(CHECKPOINTS);
     let timeout = Duration::from_secs(session.config.parallel.timeout_seconds);
     let group = session.group;
-    // That of another run lies elsewhere.
+    // A checkpoint of another run is in another folder.
     let start = &session.start;
     let is_there = start.checkpoint.is_some() && !start.of_another_run;
     let saved = is_there.then_some((progress.steps, progress.evaluated));
@@ -321,7 +322,7 @@ pub(super) fn start_checkpoints(
     Ok(Some(checkpoints))
 }
 
-/// How `config` wants a model trained, with this many micro-batches in a step.
+/// Training options of `config` with `accumulate` micro-batches per step.
 pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOptions {
     ParallelOptions {
         strategy: config.parallel.strategy,
@@ -338,7 +339,7 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
         ema: config.ema.options(),
     }
 }
-/// What ran, where, and on what: asks all ranks, a collective call.
+/// Describes software, hosts and devices of all ranks. A collective call.
 fn environment(
     session: &Session<'_>,
     parameters: usize,
@@ -375,8 +376,8 @@ fn environment(
     })
 }
 
-/// Refuses a training whose state is larger than the memory of its device, where that is known.
-/// Activations come on top and are not known beforehand.
+/// Rejects a training whose state exceeds the memory of its device, if that is known. Activations
+/// come on top and are not known in advance.
 fn check_memory(session: &Session<'_>, states: &[ParameterState]) -> Result<(), TrainError> {
     let (chosen, group) = (&session.device, session.group);
     let Some(total) = chosen.cuda.and_then(device_memory) else {

@@ -61,10 +61,10 @@ impl<M: ImageClassifier> Training<'_, M> {
             };
         times.wait = report.waited.as_secs_f64();
         let loss = StepLoss::start_reading(losses, number)?;
-        // Only now: the device is waited for, and has all of this step to do by then.
+        // Read only now: the call waits for the device, which has all of this step queued.
         let before = self.recorder.read()?;
         times.update = watch.lap() - times.wait;
-        // With a scaled loss it is the scale that was too large; the next one is smaller.
+        // A scaled loss overflowed because of its scale; the next one is smaller.
         if !report.applied && report.loss_scale.is_none() {
             return Err(TrainError::Diverged {
                 what: format!("the norm of the gradient of step {number}"),
@@ -99,7 +99,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         before.map_or(Ok(()), |line| self.step_is_known(line))
     }
 
-    /// What this rank wants: its callbacks, its clock, and who sent it a signal.
+    /// This rank's requests: of its callbacks, its clock and signals.
     pub(super) fn requests(&mut self) -> Requests {
         let overdue = Checkpoints::is_overdue;
         let outside = Requests {
@@ -110,20 +110,20 @@ impl<M: ImageClassifier> Training<'_, M> {
         std::mem::take(&mut self.own_requests).or(outside)
     }
 
-    /// Why this rank wants to leave, if it does.
+    /// Reason for this rank to pause, if any.
     pub(super) fn reason_to_pause(&self) -> Option<&'static str> {
         reason_to_pause(self.session.config, self.begin)
     }
 }
 
-/// Why a rank whose run began then wants to leave, if it does.
+/// Reason to pause for a rank whose run began at `begin`, if any.
 pub(super) fn reason_to_pause(config: &Config, begin: Instant) -> Option<&'static str> {
     let limit = config.train.max_minutes;
     let over = limit.is_some_and(|limit| begin.elapsed().as_secs_f64() >= 60.0 * limit);
     signals::request().or(over.then_some("train.max_minutes"))
 }
 
-/// Norms that are numbers, by the paths of their parameters.
+/// The finite norms by parameter path.
 fn by_path(parameters: &[ParameterSpec], norms: Vec<Option<f64>>) -> BTreeMap<String, f64> {
     let named = parameters.iter().zip(norms);
     let finite = named.filter_map(|(parameter, norm)| {
@@ -133,7 +133,7 @@ fn by_path(parameters: &[ParameterSpec], norms: Vec<Option<f64>>) -> BTreeMap<St
     finite.collect()
 }
 
-/// Measures what follows what.
+/// A stopwatch for consecutive phases.
 struct Watch(Instant);
 
 impl Watch {
@@ -141,7 +141,7 @@ impl Watch {
         Self(Instant::now())
     }
 
-    /// Seconds since the lap before.
+    /// Seconds since the last lap.
     fn lap(&mut self) -> f64 {
         let now = Instant::now();
         let lap = now.duration_since(self.0);

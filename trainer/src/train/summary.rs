@@ -1,4 +1,4 @@
-//! What a run says of itself at its beginning and end.
+//! Messages at the beginning and the end of a run, and its summary.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,50 +15,50 @@ use crate::system::compute::kernels_name;
 use crate::system::output::{complain, duration};
 use crate::{STOPPED_EARLY, report};
 
-/// Why a run ended.
+/// The way a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It did all its steps.
+    /// The run did all its steps.
     Complete,
-    /// It had reached what it was to reach, or a callback wanted it to end: the reason.
+    /// Early stopping or a callback ended the run, for this reason.
     Early(String),
-    /// Its time was over, or a signal asked for it: the reason. It wants to be continued.
+    /// A time limit or a signal paused the run, for this reason. It should be resumed.
     Paused(String),
 }
 
-/// How a run went.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// Why it ended.
+    /// The way the run ended.
     pub end: End,
-    /// Whether the last state was written, where it was to be.
-    /// [`Trainer::run`](crate::Trainer::run) fails where it was not; callbacks see it before.
+    /// Whether the last state was written, if one was due.
+    ///
+    /// [`Trainer::run`](crate::Trainer::run) fails if it was not; callbacks see this before.
     pub saved: bool,
-    /// Epochs that were begun.
+    /// Epochs begun.
     pub epochs: u64,
     /// Optimizer steps.
     pub steps: u64,
-    /// From the first step of this process to the end, evaluations included.
+    /// Time from the first step of this process to the end, including evaluations.
     pub total_time: Duration,
-    /// Training images per second over all ranks, evaluations excluded.
+    /// Training images per second over all ranks, without evaluations.
     pub images_per_second: f64,
     /// Number of nodes.
     pub nodes: usize,
-    /// Ranks, and with them devices, on this node.
+    /// Ranks on this node, each with its own device.
     pub devices_per_node: usize,
     /// Number of ranks.
     pub world_size: usize,
-    /// The last evaluation, if there was one.
+    /// The last evaluation, if any.
     pub evaluation: Option<Evaluation>,
-    /// Checksum of the parameters, which all ranks were found to share.
+    /// Checksum of the parameters, verified to be equal on all ranks.
     pub checksum: Checksum,
-    /// The run folder; on the main rank.
+    /// The run folder. Only on the main rank.
     pub run_dir: Option<PathBuf>,
 }
 
 impl Summary {
-    /// The exit code that tells scripts and batch systems: 0, or 75 if the run wants to be started
-    /// again.
+    /// Exit code for scripts and batch systems: 0, or 75 if the run should be started again.
     pub fn exit_code(&self) -> i32 {
         match self.end {
             End::Complete | End::Early(_) => 0,
@@ -191,7 +191,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         ));
     }
 
-    /// Writes the report. The run is over and saved: a report that cannot be written is no failure.
+    /// Writes the HTML report. A failure only warns: the run is done and saved.
     pub(super) fn report(&mut self) {
         let wanted = self.session.config.log.report;
         let Some(folder) = self.run_dir.as_deref().filter(|_| wanted) else {

@@ -1,5 +1,5 @@
-//! A run from its checked configuration to its summary: connects the ranks, prepares data and
-//! model, and hands over to the training loop.
+//! Runs a training from its checked configuration to its summary: connects the ranks, prepares data
+//! and model, and starts the training loop.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -27,9 +27,9 @@ use crate::train::session::{Resident, Session, bring_data, training_device};
 use crate::train::{self, End, Summary};
 use crate::train::{initial, misfit, seed};
 
-/// A run that is about to start: what its configuration says, and what the caller adds.
+/// A training run: a configuration and the caller's additions.
 ///
-/// Every rank of the world makes the same one.
+/// Every rank of the world builds the same one.
 ///
 /// ```no_run
 /// use burn_dist::world::World;
@@ -55,7 +55,7 @@ pub struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// Trains as `loaded` says, on the ranks of `world`.
+    /// Makes a run of `loaded` on the ranks of `world`.
     pub fn new(loaded: &'a Loaded, world: &'a World) -> Self {
         Self {
             loaded,
@@ -68,43 +68,44 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// The folder of the run; `runs/<name>-<time>` if not given.
+    /// Sets the run folder. Defaults to `runs/<name>-<time>`.
     pub fn run_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.run_dir = Some(folder.into());
         self
     }
 
-    /// What the run continues; nothing if not given.
+    /// Sets the run to resume. Defaults to none.
     pub fn resume(mut self, resume: Resume) -> Self {
         self.resume = resume;
         self
     }
 
-    /// Images of the caller's own, for a configuration with `data.name = "own"`; its other keys
-    /// apply to them, such as `data.augment`. Every rank brings the same ones: which of them it
-    /// reads is decided here.
+    /// Sets the caller's own images, for a configuration with `data.name = "own"`.
+    ///
+    /// The other keys of `[data]` apply to them, such as `data.augment`. Every rank passes the same
+    /// images; the trainer divides them.
     pub fn data(mut self, splits: Splits) -> Self {
         self.data = Some(splits);
         self
     }
 
-    /// Adds a callback, called after those that were added before.
+    /// Adds a callback. Callbacks run in the order in which they were added.
     pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
         self.callbacks.push(Box::new(callback));
         self
     }
 
-    /// Shows the run on a full screen, if this is the main rank and there is a terminal.
+    /// Shows the dashboard on the main rank, if it has a terminal.
     pub fn dashboard(mut self, wanted: bool) -> Self {
         self.dashboard = wanted;
         self
     }
 
-    /// Trains the model that the configuration names.
+    /// Trains the configured model.
     ///
     /// # Errors
-    /// Whatever ends the run before its time; the other ranks are told. With several ranks this
-    /// process ends `parallel.abort_seconds` after that at the latest, whatever it does then.
+    /// Any error that ends the run early. The other ranks are told. With several ranks, this
+    /// process ends at most `parallel.abort_seconds` later, whatever it does then.
     pub fn run(self) -> Result<Summary, TrainError> {
         let loaded = self.loaded;
         let config = loaded.config.model.clone();
@@ -117,8 +118,9 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Trains a model of the caller's, which `build` makes on the given device for images and
-    /// classes like those of the given data; `[model]` of the configuration is not looked at.
+    /// Trains the caller's model. `[model]` of the configuration is ignored.
+    ///
+    /// `build` makes it on the given device, for images and classes like those of the given data.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -197,7 +199,7 @@ fn ending(outcome: &Result<Summary, TrainError>) -> String {
     }
 }
 
-/// Trains the model that is built.
+/// Builds and trains the configured model.
 struct Train<'s> {
     session: &'s Session<'s>,
     callbacks: Vec<Box<dyn Callback>>,
@@ -208,7 +210,7 @@ impl WithModel for Train<'_> {
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let session = self.session;
-        // The others get those of rank 0, and a checkpoint has its own.
+        // The other ranks get rank 0's weights, and a checkpoint has its own.
         let model = match session.group.rank() == 0 && session.start.checkpoint.is_none() {
             true => self.start_from_weights(model)?,
             false => model,
@@ -218,7 +220,7 @@ impl WithModel for Train<'_> {
 }
 
 impl Train<'_> {
-    /// The model with the weights that the configuration names; the session takes note of them.
+    /// Loads the configured weights into the model, and notes them in the session.
     fn start_from_weights<M: ImageClassifier + PyTorchKeys>(
         &self,
         model: M,
@@ -231,7 +233,7 @@ impl Train<'_> {
                 path: path.to_owned(),
                 source,
             })?;
-            // This is done once.
+            // Called once.
             let _ = session.initial.set((initial, initial::notes(path, &taken)));
         }
         Ok(model)
