@@ -1,5 +1,6 @@
-//! What a run tells the person who started it: a progress bar on a terminal, plain lines
-//! elsewhere, and a line for every epoch. Rank 0 speaks; the others have a silent console.
+//! Progress of a run for people: a progress bar on a terminal, plain lines elsewhere.
+//!
+//! Rank 0 prints; the other ranks have a silent console.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -12,28 +13,28 @@ use crate::system::{log, memory};
 /// Time between two plain progress lines.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Time between two pictures of the progress bar.
+/// Time between two redraws of the progress bar.
 const BAR_EVERY: Duration = Duration::from_millis(100);
 
-/// Where a rank writes what people read.
+/// The output of a rank for people.
 #[derive(Debug)]
 pub struct Console {
     main: bool,
     bar: Option<Bar>,
-    /// How many bars were shown so far.
+    /// Number of bars shown so far.
     bars: u64,
     epoch: Epoch,
     last_line: Instant,
-    /// Loss of the last step that is known.
+    /// Loss of the last known step.
     loss: Option<f64>,
     /// Accuracy of the last evaluation, from 0 to 1.
     accuracy: Option<f64>,
-    /// What is shown instead of lines and bars, if somebody wanted it.
+    /// The dashboard, if requested. It replaces lines and bars.
     screen: Option<Dashboard>,
 }
 
 impl Console {
-    /// A console that speaks if this is the main rank.
+    /// Makes a console that prints if this is the main rank.
     pub fn new(main: bool) -> Self {
         Self {
             main,
@@ -51,7 +52,7 @@ impl Console {
         }
     }
 
-    /// Shows everything on a full screen from now on, where there is a terminal.
+    /// Shows the dashboard from now on, if the terminal allows it.
     pub fn open_dashboard(&mut self) {
         if !self.main {
             return;
@@ -62,7 +63,7 @@ impl Console {
         }
     }
 
-    /// Writes a line, which the log of the run gets, too.
+    /// Prints a line, also into the run's log.
     pub fn line(&mut self, text: &str) {
         if self.main {
             log::write(text);
@@ -74,7 +75,7 @@ impl Console {
         }
     }
 
-    /// Starts the progress of an epoch of `steps` steps, of which `done` were done before.
+    /// Starts the progress of an epoch of `steps` steps; `done` of them were done before.
     pub fn start_epoch(&mut self, epoch: u64, epochs: u64, steps: u64, done: u64) {
         self.last_line = Instant::now();
         self.epoch = Epoch {
@@ -117,7 +118,7 @@ impl Console {
         }
     }
 
-    /// Shows that `done` of `steps` steps of the epoch are over.
+    /// Shows that `done` of `steps` steps of the epoch are done.
     pub fn step(&mut self, done: u64, steps: u64, images_per_second: f64) {
         if !self.main {
             return;
@@ -160,7 +161,7 @@ impl Console {
         text
     }
 
-    /// Takes the progress bar away.
+    /// Removes the progress bar.
     pub fn end_epoch(&mut self) {
         if self.bar.take().is_some() {
             outlet::put_bar(None);
@@ -168,17 +169,17 @@ impl Console {
     }
 }
 
-/// The epoch that is going on, as lines of progress tell of it.
+/// The current epoch, as shown in progress lines.
 #[derive(Debug)]
 struct Epoch {
     of: String,
     begin: Instant,
-    /// Steps that another process has done, or this one before an evaluation.
+    /// Steps done by another process, or by this one before an evaluation.
     done_before: u64,
 }
 
 impl Epoch {
-    /// How long the rest of its steps will take, if they take as long as those before.
+    /// Estimated time for the rest of the epoch, at the rate so far.
     fn left(&self, done: u64, steps: u64) -> Duration {
         let own = done.saturating_sub(self.done_before).max(1);
         let per_step = self.begin.elapsed().as_secs_f64() / own as f64;

@@ -1,6 +1,6 @@
-//! The full-screen view of a run that somebody watches: progress, curves, numbers, messages.
+//! The dashboard: a full-screen view of a run with progress, curves, numbers and messages.
 //!
-//! It only draws. Nothing is read from the keyboard, so Ctrl-C ends the run as ever.
+//! It only draws and reads no keys, so Ctrl-C ends the run as usual.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,18 +16,18 @@ use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph}
 use crate::system::output::screen::{self, Screen};
 use crate::system::output::{duration, say};
 
-/// Time between two pictures.
+/// Time between two redraws.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
-/// Points of a curve; when there are more, every other one goes.
+/// Maximum points of a curve. A fuller curve drops every other point.
 const POINTS: usize = 512;
-/// Messages that are kept to be shown, and written out at the end.
+/// Messages kept for display, and for printing at the end.
 const MESSAGES: usize = 1000;
 
-/// A curve that never has too many points.
+/// A curve with a bounded number of points.
 #[derive(Debug, Default)]
 struct Curve {
     points: Vec<(f64, f64)>,
-    /// Of so many values, one becomes a point.
+    /// Values per point.
     stride: u64,
     seen: u64,
 }
@@ -50,7 +50,7 @@ impl Curve {
         }
     }
 
-    /// Least and largest value of one coordinate, a little apart if they are the same.
+    /// Minimum and maximum of one coordinate, slightly apart if they are equal.
     fn bounds(&self, coordinate: impl Fn(&(f64, f64)) -> f64) -> [f64; 2] {
         let values = || self.points.iter().map(&coordinate);
         let low = values().fold(f64::INFINITY, f64::min);
@@ -63,7 +63,7 @@ impl Curve {
     }
 }
 
-/// What there is to show.
+/// The state to draw.
 #[derive(Debug)]
 struct View {
     epoch: u64,
@@ -71,7 +71,7 @@ struct View {
     done: u64,
     steps: u64,
     epoch_begin: Instant,
-    /// Steps of the epoch that other processes did.
+    /// Steps of the epoch done by other processes.
     done_before: u64,
     begin: Instant,
     step: u64,
@@ -83,7 +83,7 @@ struct View {
 }
 
 impl View {
-    /// Takes a message.
+    /// Adds a message.
     fn add(&mut self, text: String) {
         if self.messages.len() == MESSAGES {
             self.messages.pop_front();
@@ -109,7 +109,7 @@ impl View {
         }
     }
 
-    /// Time that the epoch will still take, if its steps go on as they did.
+    /// Estimated time for the rest of the epoch.
     fn left(&self) -> Option<Duration> {
         let done = self.done.checked_sub(self.done_before)?;
         let each = self.epoch_begin.elapsed().as_secs_f64() / (done > 0).then_some(done)? as f64;
@@ -208,7 +208,7 @@ fn draw_curve(frame: &mut Frame<'_>, area: Rect, title: &str, curve: &Curve, col
     frame.render_widget(chart, area);
 }
 
-/// What is shown, and where.
+/// The dashboard: its state and its terminal.
 #[derive(Debug)]
 pub struct Dashboard {
     screen: Screen,
@@ -217,10 +217,10 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Takes the terminal that standard error is connected to.
+    /// Takes over the terminal of standard error.
     ///
     /// # Errors
-    /// If there is none, or it refuses.
+    /// Fails if standard error is no terminal, or the terminal refuses.
     pub fn open() -> io::Result<Self> {
         Ok(Self {
             screen: Screen::open()?,
@@ -229,13 +229,13 @@ impl Dashboard {
         })
     }
 
-    /// Takes a message.
+    /// Adds a message.
     pub fn line(&mut self, text: &str) {
         self.view.add(text.to_owned());
         self.draw(true);
     }
 
-    /// An epoch of `steps` steps begins, of which `done` were done before.
+    /// Starts an epoch of `steps` steps; `done` of them were done before.
     pub fn start_epoch(&mut self, epoch: u64, epochs: u64, steps: u64, done: u64) {
         let view = &mut self.view;
         (view.epoch, view.epochs) = (epoch, epochs);
@@ -265,7 +265,7 @@ impl Dashboard {
         self.draw(false);
     }
 
-    /// Draws, but not more often than anybody can see.
+    /// Draws, at most as often as the redraw time allows.
     fn draw(&mut self, at_once: bool) {
         if !at_once && self.drawn.elapsed() < DRAW_EVERY {
             return;
@@ -326,7 +326,7 @@ mod tests {
         ] {
             assert!(screen.contains(part), "{part} is not on\n{screen}");
         }
-        // Dots of the curve.
+        // Braille dots of the curve.
         assert!(
             screen
                 .chars()
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn without_a_terminal_there_is_no_screen() {
-        // Tests run without one, unless somebody runs them by hand.
+        // Tests have a terminal only if a person runs them.
         if !io::stderr().is_terminal() {
             assert!(Dashboard::open().is_err());
         }

@@ -1,4 +1,4 @@
-//! The folder of a run: where it lies, what it is called, and that it holds one run only.
+//! The run folder: chooses, names and creates it, and ensures that it holds one run only.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::run::{checkpoints, metrics};
 use crate::system::clock::timestamp;
 use crate::system::whole_file;
 
-/// Where runs lie that were given no folder.
+/// Default parent of run folders.
 const PARENT: &str = "runs";
 
-/// Names tried when another run of the same second has taken one.
+/// Names to try if another run of the same second has the first.
 const ATTEMPTS: u32 = 100;
 
-/// Refuses what is there and is no folder, a link to nowhere among it.
+/// Rejects a path that exists and is no folder, such as a broken link.
 ///
 /// # Errors
 /// [`TrainError::RunDirNotAFolder`].
@@ -32,11 +32,12 @@ pub fn check_folder(folder: &Path) -> Result<(), TrainError> {
     }
 }
 
-/// Refuses a folder that already holds a run, or what is left of one: neither its numbers nor its
-/// checkpoints must be mixed with another's.
+/// Rejects a folder that holds a run or its remains.
+///
+/// Metrics and checkpoints of two runs must not be mixed.
 ///
 /// # Errors
-/// If the folder holds a run, or is not a folder.
+/// Fails if the folder holds a run, or is not a folder.
 pub fn check_unused(folder: &Path) -> Result<(), TrainError> {
     check_folder(folder)?;
     match folder.join(metrics::FILE).exists() || checkpoints::has_traces(folder)? {
@@ -45,16 +46,17 @@ pub fn check_unused(folder: &Path) -> Result<(), TrainError> {
     }
 }
 
-/// Whether a run has written its numbers there.
+/// Whether `folder` has the metrics of a run.
 pub fn is_run(folder: &Path) -> bool {
     folder.join(metrics::FILE).is_file()
 }
 
-/// Takes the numbers of a run that left no checkpoint out of the way of one that starts anew in its
-/// folder. Gives where they are now, if there are any.
+/// Moves aside the metrics of a run without a checkpoint, for a new run in its folder.
+///
+/// Returns their new path, if it had any.
 ///
 /// # Errors
-/// If the file cannot be renamed.
+/// Fails if the file cannot be renamed.
 pub fn set_metrics_aside(folder: &Path) -> Result<Option<PathBuf>, TrainError> {
     let file = folder.join(metrics::FILE);
     if !file.metadata().is_ok_and(|metadata| metadata.len() > 0) {
@@ -67,12 +69,13 @@ pub fn set_metrics_aside(folder: &Path) -> Result<Option<PathBuf>, TrainError> {
     Ok(Some(aside))
 }
 
-/// Creates the chosen folder, or one named after the run and the time, or takes the one that is
-/// there, and writes the resolved configuration into it. What is given with it keeps other runs
-/// out.
+/// Creates or takes the run folder, and writes the resolved configuration into it.
+///
+/// It is `chosen`, or a new folder with the run's name and the time. The returned lock keeps other
+/// runs out.
 ///
 /// # Errors
-/// If it cannot be created or written, or another run is going on there.
+/// Fails if the folder cannot be created or written, or another run is active in it.
 pub(crate) fn create(
     chosen: Option<&Path>,
     locked: Option<&Arc<RunLock>>,
@@ -88,7 +91,7 @@ pub(crate) fn create(
     };
     let lock = match locked {
         Some(lock) => lock.clone(),
-        // It was not there when its lock would have been taken; another run may have made it since.
+        // The folder did not exist when it was to be locked. Another run may have made it since.
         None => {
             let before = lock::last_holder(&folder);
             let lock = RunLock::take_new(&folder)?;
@@ -107,8 +110,9 @@ pub(crate) fn create(
     Ok((folder, lock))
 }
 
-/// Keeps the configuration that lies in a folder and differs from the new one under the first free
-/// name of `config-1.toml`, `config-2.toml` and so on.
+/// Keeps a folder's configuration if the new one differs.
+///
+/// Its name is the first free of `config-1.toml`, `config-2.toml` and so on.
 fn keep_config(folder: &Path, new: &str) -> Result<(), TrainError> {
     let file = folder.join(CONFIG_FILE);
     let old = match whole_file::read(&file) {
@@ -123,25 +127,25 @@ fn keep_config(folder: &Path, new: &str) -> Result<(), TrainError> {
     whole_file::replace_on_disk(&kept, &old).map_err(TrainError::run_dir(&kept))
 }
 
-/// Writes a file of the folder whole, and waits until it is on disk: who is killed here, when a run
-/// is continued, leaves the one that is there.
+/// Replaces a file of the folder atomically, and waits until it is on disk. A process killed
+/// meanwhile leaves the old file.
 ///
 /// # Errors
-/// If the system refuses.
+/// Fails if the system refuses.
 pub(crate) fn replace(folder: &Path, name: &str, text: &str) -> Result<(), TrainError> {
     let file = folder.join(name);
     whole_file::replace_on_disk(&file, text.as_bytes()).map_err(TrainError::run_dir(&file))
 }
 
-/// The folders that were made for runs of this name, the oldest first.
+/// Folders made for runs of this name, the oldest first.
 ///
 /// # Errors
-/// If their parent folder cannot be read.
+/// Fails if their parent folder cannot be read.
 pub fn of_name(name: &str) -> Result<Vec<PathBuf>, TrainError> {
     made_in(Path::new(PARENT), name)
 }
 
-/// The folders that [`create_new`] made in `parent` for runs of this name, the oldest first.
+/// Folders that [`create_new`] made in `parent` for runs of this name, the oldest first.
 fn made_in(parent: &Path, name: &str) -> Result<Vec<PathBuf>, TrainError> {
     if !parent.is_dir() {
         return Ok(Vec::new());
@@ -160,7 +164,7 @@ fn made_in(parent: &Path, name: &str) -> Result<Vec<PathBuf>, TrainError> {
     Ok(folders.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Creates `<parent>/<name>-<time>`, with a number behind it if that is taken.
+/// Creates `<parent>/<name>-<time>`, with a number appended if that is taken.
 fn create_new(parent: &Path, name: &str, now: SystemTime) -> Result<PathBuf, TrainError> {
     create_folders(parent).map_err(TrainError::run_dir(parent))?;
     let stem = format!("{name}-{}", timestamp(now));

@@ -1,4 +1,4 @@
-//! `environment.json`: what ran, where, and on what, for reports and for people who come later.
+//! `environment.json`: software, hosts, device, model size and data of a run.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,30 +16,30 @@ use crate::system::whole_file;
 /// File in the run folder.
 pub const FILE: &str = "environment.json";
 
-/// Which weights a run started from.
+/// Weights file that a run started from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Initial {
-    /// The file, by its absolute path.
+    /// Absolute path of the file.
     pub path: String,
     /// SHA-256 of the file, as `sha256sum` prints it.
     pub sha256: String,
-    /// What stands in the file before the names of the tensors.
+    /// Prefix of the tensor names in the file.
     pub prefix: String,
     /// Tensors that were loaded.
     pub tensors: usize,
-    /// Batches that PyTorch's batch normalizations had counted, the largest number of them.
+    /// Largest number of batches counted by PyTorch's batch normalizations.
     pub batches: i64,
-    /// Those that had counted fewer, by the names of their counters.
+    /// Smaller counts, by the names of their counters.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub fewer_batches: BTreeMap<String, i64>,
 }
 
 impl Initial {
-    /// That of a file, of which so much was taken.
+    /// Describes the weights that were `taken` from a file.
     ///
     /// # Errors
-    /// If the file cannot be read again.
+    /// Fails if the file cannot be read again.
     pub(crate) fn of(path: &Path, taken: &Taken) -> io::Result<Self> {
         let mut hasher = Sha256::new();
         io::copy(&mut File::open(path)?, &mut hasher)?;
@@ -58,7 +58,7 @@ impl Initial {
     }
 }
 
-/// What ran, where, and on what. A run that is continued has that of its last process.
+/// Software, hosts, device and data of a run. A resumed run has those of its last process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Environment {
@@ -66,20 +66,19 @@ pub struct Environment {
     pub version: String,
     /// Arguments of the process.
     pub command: Vec<String>,
-    /// When it started, in UTC, as RFC 3339 writes it.
+    /// Start time in UTC, as RFC 3339.
     pub started: String,
-    /// Name of the host of each rank.
+    /// Host name of each rank.
     pub hosts: Vec<String>,
-    /// What computes.
+    /// Name of the device.
     pub device: String,
-    /// What the layers of the model compute with: Burn's own operations, or the kernels of which
-    /// instruction set.
+    /// Implementation of the layers: Burn's own operations, or kernels of an instruction set.
     pub kernels: String,
     /// Number of ranks.
     pub world_size: usize,
     /// Number of nodes.
     pub nodes: usize,
-    /// Threads that a rank computes with.
+    /// Compute threads per rank.
     pub threads: usize,
     /// Trainable elements of the model.
     pub parameters: usize,
@@ -87,23 +86,23 @@ pub struct Environment {
     pub train_samples: usize,
     /// Test images.
     pub test_samples: usize,
-    /// Optimizer steps of an epoch.
+    /// Optimizer steps per epoch.
     pub steps_per_epoch: u64,
-    /// The weights that the run started from, if it started from a file of them.
+    /// Weights file that the run started from, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<Initial>,
     /// Names of the classes.
     pub class_names: Vec<String>,
     /// Channels, height and width of the images.
     pub image_shape: [usize; 3],
-    /// Mean of each channel by which images are normalised, of values from 0 to 1.
+    /// Mean of each channel for the normalization of images, for values from 0 to 1.
     pub mean: Vec<f32>,
-    /// The standard deviation.
+    /// Standard deviation of each channel.
     pub std: Vec<f32>,
 }
 
 impl Environment {
-    /// That of a run folder, if it has one.
+    /// Reads that of a run folder, if it has one.
     pub(crate) fn read(folder: &Path) -> Option<Self> {
         let text = whole_file::read(&folder.join(FILE)).ok()?;
         serde_json::from_slice(&text).ok()
@@ -112,10 +111,10 @@ impl Environment {
     /// Writes it into the run folder.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses.
     pub fn write(&self, folder: &Path) -> Result<(), TrainError> {
         let mut environment = self.clone();
-        // A process that continues the run has not read the weights that it started from.
+        // A process that resumes the run has not read the weights file.
         if environment.weights.is_none() {
             environment.weights = Self::read(folder).and_then(|earlier| earlier.weights);
         }
@@ -132,7 +131,7 @@ impl Environment {
 mod tests {
     use super::*;
 
-    /// Who is killed while a continued run writes it must find the one of before.
+    /// A process killed while it writes the file of a resumed run must leave the old one.
     #[test]
     fn the_file_is_replaced_and_never_written_over() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! The ranks that do something together: how they connect, learn of each other's errors, and take
-//! turns.
+//! Runs work on a group of ranks: connects them, shares their errors, and opens data in turn.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -15,7 +14,7 @@ use crate::system::output::{self, complain_unlogged};
 use crate::system::signals::{self, Waiting};
 use crate::system::{log, panics};
 
-/// Does `work` as one rank of `world`; the others are told if it fails or panics.
+/// Does `work` as one rank of `world`. Tells the other ranks if it fails or panics.
 pub(crate) fn with_group<T>(
     config: &Config,
     world: &World,
@@ -28,10 +27,10 @@ pub(crate) fn with_group<T>(
     worked.inspect_err(|error| {
         leave_to_a_signal(error);
         match error {
-            // All know it. Who started them is to hear it from the one that says why, before
-            // another ends.
+            // All ranks know this error. The launcher should hear it from the main rank, which
+            // prints it, before another rank ends.
             TrainError::NotSaved { .. } if !world.is_main() => thread::sleep(HEARD),
-            // Who failed because another rank did has nothing to tell.
+            // Only the first rank to fail reports the error.
             error if error.is_of_another_rank() => {}
             error => group.abort(&error.to_string()),
         }
@@ -63,13 +62,14 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
     Ok(connected?)
 }
 
-/// How long what rank 0 says may take to its launcher.
+/// Time for rank 0's error message to reach its launcher.
 const HEARD: Duration = Duration::from_millis(300);
 
-/// The rank that this process is.
+/// Rank of this process.
 static RANK: AtomicUsize = AtomicUsize::new(0);
 
-/// Says why this process is ended. Some of it may hang, so what tells most comes first.
+/// Prints why this process is about to end. Some of the steps may hang, so the most useful comes
+/// first.
 fn last_words(reason: &str) {
     let rank = RANK.load(Ordering::Relaxed);
     let text = format!("error on rank {rank}: {reason}");
@@ -79,11 +79,10 @@ fn last_words(reason: &str) {
     output::flush();
 }
 
-/// How long one rank may take to open what all need: a download by a slow line, a look at every
-/// file of a large folder.
+/// Longest time for one rank to open shared input: a slow download, or a scan of a large folder.
 const OPENING: Duration = Duration::from_secs(4 * 3600);
 
-/// What every rank says, however late they come: where one looks for something, or reads much.
+/// Gathers messages of all ranks without the usual timeout, for ranks that search or read much.
 pub(crate) fn gather_whenever(
     group: &ProcessGroup,
     payload: &[u8],
@@ -92,8 +91,10 @@ pub(crate) fn gather_whenever(
     group.gather_bytes(payload)
 }
 
-/// Opens what all ranks need, one rank of each node before the others: files are downloaded once,
-/// and what is wrong with them is said once. All have opened it then.
+/// Opens shared input on one rank of each node first.
+///
+/// Files are thus downloaded once, and errors reported once. Returns after all ranks have opened
+/// it.
 pub(crate) fn in_turn<T>(
     world: &World,
     group: &ProcessGroup,

@@ -1,8 +1,9 @@
-//! One run at a time in a run folder. Whoever writes there holds a lock on the folder, and one on a
-//! file in it, which network file systems share among hosts; the system gives both back when the
-//! process ends, however it ends. The file holds a token as well: a run reads it again before it
-//! writes, and ends where it is gone or another's. So a run whose folder or file was removed or
-//! replaced is noticed, also where locks do not work.
+//! The lock of a run folder: one run at a time.
+//!
+//! A run locks the folder, and a file in it, whose lock network file systems share among hosts. The
+//! system releases both when the process ends. The file also holds a token. A run reads the token
+//! before each write, and ends if it is gone or changed. This detects a folder or file that was
+//! removed or replaced, even if locks do not work.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -17,46 +18,46 @@ use crate::error::TrainError;
 use crate::run::checkpoints;
 use crate::system::output::complain;
 
-/// The file, in the run folder.
+/// Lock file in the run folder.
 const FILE: &str = ".lock";
 
-/// How long to wait for the lock: a process that was killed has it until the system has taken away
-/// all that it had.
+/// Time to wait for the lock. A killed process holds it until the system has freed all its
+/// resources.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The same where the folder was not there when this run began: whoever has it began at the same
-/// time.
+/// Time to wait if the folder did not exist when this run began: its holder began at the same time.
 const NEW_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long to wait for the word of a holder that is about to write it.
+/// Time to wait for a new holder to write its name.
 const WORD: Duration = Duration::from_secs(1);
 
-/// Most that is read of what it says.
+/// Maximum bytes to read from the lock file.
 const MAX_BYTES: u64 = 1 << 10;
 
-/// Held as long as the run writes into its folder.
+/// A lock held as long as the run writes into its folder.
 #[derive(Debug)]
 pub struct RunLock {
     folder: PathBuf,
-    /// What the file says as long as the folder is this run's; nothing if the disk was too full for
+    /// Content of the file while the folder is this run's. `None` if the disk was too full to write
     /// it.
     token: Option<String>,
     _locked: [File; 2],
 }
 
 impl RunLock {
-    /// Takes the lock of a folder that exists.
+    /// Locks a folder that existed before the run.
     ///
     /// # Errors
-    /// [`TrainError::RunDirInUse`] if another process has it; if the file cannot be made.
+    /// [`TrainError::RunDirInUse`] if another process has it. Also fails if the file cannot be
+    /// made.
     pub fn take(folder: &Path) -> Result<Self, TrainError> {
         Self::take_within(folder, PATIENCE)
     }
 
-    /// The same of a folder that was made after this run had begun.
+    /// Locks a folder that was made after the run had begun.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -78,7 +79,8 @@ impl RunLock {
         Ok(taken)
     }
 
-    /// Takes the locks by `lock`; gives why the file has none, if the file system has none to give.
+    /// Takes both locks with `lock`. Also returns the reason if the file system gives the file no
+    /// lock.
     fn take_by(
         folder: &Path,
         lock: &dyn Fn(&File) -> Result<(), Errno>,
@@ -89,8 +91,8 @@ impl RunLock {
             Err(Errno::WOULDBLOCK) => Err(in_use(folder)),
             outcome => Ok(outcome.err()),
         };
-        // First the folder, which nobody can replace in secret as they can the file. Its lock may
-        // be known to this host alone.
+        // The folder comes first: unlike the file, it cannot be replaced unnoticed. Its lock may be
+        // visible on this host only.
         let own = File::open(folder).map_err(&failed)?;
         lock(&own)?;
         let mut options = File::options();
@@ -107,7 +109,7 @@ impl RunLock {
         Ok((taken, unlocked))
     }
 
-    /// Refuses a folder that another process has locked; leaves no trace.
+    /// Rejects a folder that another process has locked. Leaves no trace.
     ///
     /// # Errors
     /// [`TrainError::RunDirInUse`].
@@ -123,10 +125,10 @@ impl RunLock {
         Ok(())
     }
 
-    /// Whether the folder is still this run's; to be asked before anything is written there.
+    /// Checks that the folder is still this run's. Call it before every write.
     ///
     /// # Errors
-    /// [`TrainError::RunDirLost`] if the token is gone or another's.
+    /// [`TrainError::RunDirLost`] if the token is gone or changed.
     pub fn check_held(&self) -> Result<(), TrainError> {
         let Some(token) = &self.token else {
             return Ok(());
@@ -135,13 +137,13 @@ impl RunLock {
             Err(TrainError::RunDirLost {
                 folder: self.folder.clone(),
                 by,
-                // What cannot be looked at may hold one.
+                // An unreadable folder may hold a checkpoint.
                 saved: checkpoints::has_checkpoint(&self.folder).unwrap_or(true),
             })
         };
         match word(&self.folder.join(FILE)) {
             Ok(found) if found == *token => Ok(()),
-            // Another run is writing its token right now, and a part of the old one may still be
+            // Another run is writing its token right now, and part of the old token may still be
             // there.
             Ok(found) if found.is_empty() || holder(&found) == holder(token) => {
                 std::thread::sleep(PAUSE);
@@ -149,7 +151,7 @@ impl RunLock {
             }
             Ok(found) => lost(holder(&found)),
             Err(error) if is_gone(&error) => lost(None),
-            // A file system that is out of order for a moment has not given the folder away.
+            // A file system that fails for a moment has not given the folder away.
             Err(_) => Ok(()),
         }
     }
@@ -157,7 +159,7 @@ impl RunLock {
 
 const EXCLUSIVE: FlockOperation = FlockOperation::NonBlockingLockExclusive;
 
-/// Tries until the lock is there or patience is over.
+/// Tries to take the lock until `deadline`.
 fn patiently(file: &File, operation: FlockOperation, deadline: Instant) -> Result<(), Errno> {
     loop {
         match flock(file, operation) {
@@ -174,10 +176,10 @@ fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory)
 }
 
-/// Writes who holds the lock into its file, and a number that nobody else writes; gives both.
+/// Writes the holder and a unique token into the lock file, and returns both.
 fn introduce(file: &mut File) -> io::Result<String> {
     let (process, host) = (std::process::id(), on_this_host());
-    // Without the system's randomness the process and its host have to do.
+    // If the system has no randomness, process and host must be enough.
     let random = getrandom::u64().unwrap_or_default();
     let token = format!("process {process}{host}\ntoken {random:016x}\n");
     file.set_len(0)?;
@@ -190,11 +192,10 @@ fn on_this_host() -> String {
     format!(" on {}", host.nodename().to_string_lossy())
 }
 
-/// Says who holds the lock, and what to do about a holder that may have ended without this host's
-/// knowing.
+/// The error that names the holder, with advice if it may have ended unnoticed by this host.
 fn in_use(folder: &Path) -> TrainError {
     let path = folder.join(FILE);
-    // Who has just locked the folder is about to write its word.
+    // A process that has just locked the folder is about to write its name.
     std::thread::sleep(PAUSE);
     let deadline = Instant::now() + WORD;
     let by = loop {
@@ -212,7 +213,7 @@ fn in_use(folder: &Path) -> TrainError {
     }
 }
 
-/// Who wrote last into the lock of a folder: the process that has it, or had it.
+/// The last process in the lock file of a folder: the current or the last holder.
 pub fn last_holder(folder: &Path) -> Option<String> {
     holder(&word(&folder.join(FILE)).ok()?)
 }
@@ -223,7 +224,7 @@ fn word(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What the file says of who holds the lock.
+/// The holder in the content of a lock file.
 fn holder(word: &str) -> Option<String> {
     let line = word.lines().next().unwrap_or_default();
     let plain: String = line.chars().filter(|c| !c.is_control()).collect();
@@ -249,7 +250,7 @@ mod tests {
             assert!(!told.contains("remove"), "{told}");
         }
         lock.check_held().unwrap();
-        // A host that was cut off may not have given it back.
+        // A host that was cut off may not have released the lock.
         std::fs::write(folder.path().join(FILE), "process 7 on elsewhere").unwrap();
         let told = RunLock::take_new(folder.path()).unwrap_err().to_string();
         let words = format!(
@@ -299,10 +300,10 @@ mod tests {
         std::fs::remove_file(folder.join(FILE)).unwrap();
         assert!(lost().contains("is gone"), "{}", lost());
         RunLock::take_new(&folder).unwrap_err();
-        // Another run, as where locks do not work.
+        // Another run takes over, as if locks did not work.
         std::fs::write(folder.join(FILE), "process 7 on elsewhere\ntoken 1\n").unwrap();
         assert!(lost().contains("process 7 on elsewhere"), "{}", lost());
-        // Another folder in its place.
+        // Another folder takes its place.
         std::fs::rename(&folder, home.path().join("moved")).unwrap();
         assert!(lost().contains("is gone"), "{}", lost());
         std::fs::create_dir(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! `metrics.jsonl`: the numbers of a run for programs, one JSON object per line.
+//! `metrics.jsonl`: the metrics of a run for programs, one JSON object per line.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,10 +14,10 @@ use crate::system::output::complain;
 /// File in the run folder.
 pub const FILE: &str = "metrics.jsonl";
 
-/// Bytes that are searched at a time for the end of a line.
+/// Block size of the search for the last line's end, in bytes.
 const CHUNK: u64 = 1 << 16;
 
-/// One line. Numbers are written with as many digits as it takes to read them back exactly.
+/// One line. Numbers have as many digits as an exact round trip needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Metric {
@@ -25,16 +25,16 @@ pub enum Metric {
     Train(TrainLine),
     /// One evaluation.
     Eval(EvalLine),
-    /// How the ranks shared an epoch's work.
+    /// Each rank's part of an epoch's work.
     Ranks(RanksLine),
-    /// What was changed when the run was continued.
+    /// Changes of a resumed run.
     Resume(ResumeLine),
 }
 
-/// The numbers of one optimizer step. Rates and times are means since the line before.
+/// Metrics of one optimizer step. Rates and times are means since the line before.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainLine {
-    /// Steps so far, this one included.
+    /// Steps so far, including this one.
     pub step: u64,
     /// Epoch, from 1.
     pub epoch: u64,
@@ -44,43 +44,44 @@ pub struct TrainLine {
     pub lr: f64,
     /// Training images per second over all ranks.
     pub images_per_second: f64,
-    /// Seconds of training in the whole run so far, evaluations excluded.
+    /// Seconds of training in the whole run so far, without evaluations.
     pub elapsed: f64,
-    /// Where rank 0 spent the time of a step.
+    /// Rank 0's time of a step by phase.
     pub time: StepTimes,
     /// Resident memory of rank 0 in MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<f64>,
-    /// Arithmetic of forward and backward, all ranks together, in 10¹² operations per second.
+    /// Forward and backward of all ranks together, in TFLOP/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tflops: Option<f64>,
-    /// That as a share of what the devices could do at best, where this is known.
+    /// Fraction of the devices' peak, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_of_peak: Option<f64>,
-    /// Norm of the gradient before clipping, where it is computed.
+    /// Gradient norm before clipping, if computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_norm: Option<f64>,
-    /// Norms of the gradients of single parameters before clipping, by their paths, where they are
-    /// asked for; without those that are no number, in half precision.
+    /// Gradient norms before clipping by parameter path, if requested. Without NaN and infinity,
+    /// which half precision can produce.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_norms: Option<BTreeMap<String, f64>>,
-    /// Factor of the loss that the step was computed with, in half precision.
+    /// Loss scale of the step, in half precision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
-    /// Steps so far that were skipped because their gradients overflowed, in half precision.
+    /// Steps skipped so far because their gradients overflowed, in half precision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<u64>,
 }
 
-/// Seconds that a step spends on each of its parts. Where a device computes asynchronously, its
-/// time shows in the first part that waits for it.
+/// Seconds of a step by phase.
+///
+/// On an asynchronous device, time shows in the first phase that waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepTimes {
-    /// Waiting for the loader.
+    /// Waiting for the data loader.
     pub data: f64,
-    /// Forward, with the loss.
+    /// Forward and loss.
     pub forward: f64,
-    /// Backward, in which gradients begin to travel.
+    /// Backward, which also starts to send gradients.
     pub backward: f64,
     /// Waiting for gradients of other ranks after backward.
     pub wait: f64,
@@ -98,7 +99,7 @@ impl StepTimes {
         self.update += other.update;
     }
 
-    /// The mean, if these are the sums over `steps` steps.
+    /// The mean, if these are sums over `steps` steps.
     pub fn mean(&self, steps: u64) -> Self {
         let share = |sum: f64| sum / steps.max(1) as f64;
         Self {
@@ -110,38 +111,38 @@ impl StepTimes {
         }
     }
 
-    /// Seconds of this rank's own work: all but the waiting for others.
+    /// Seconds of this rank's own work, without waiting for others.
     pub fn own(&self) -> f64 {
         self.data + self.forward + self.backward + self.update
     }
 }
 
-/// The numbers of one evaluation.
+/// Metrics of one evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvalLine {
-    /// Epoch, from 1, after which the evaluation took place.
+    /// Epoch before the evaluation, from 1.
     pub epoch: u64,
     /// Steps so far.
     pub step: u64,
     /// Mean loss over all samples.
     pub loss: f64,
-    /// Share of samples whose class was predicted.
+    /// Fraction of samples with the right prediction.
     pub accuracy: f64,
-    /// Share of samples whose class was among the five likeliest, where there are more classes.
+    /// Fraction of samples whose class is among the five likeliest, if the model has more classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top5: Option<f64>,
-    /// Samples that were evaluated, over all ranks.
+    /// Evaluated samples over all ranks.
     pub samples: u64,
-    /// Seconds of training in the whole run so far, evaluations excluded.
+    /// Seconds of training in the whole run so far, without evaluations.
     pub elapsed: f64,
-    /// Seconds that the evaluation took.
+    /// Seconds of the evaluation.
     pub seconds: f64,
-    /// Steps so far that were skipped because their gradients overflowed, in half precision.
+    /// Steps skipped so far because their gradients overflowed, in half precision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<u64>,
 }
 
-/// How the ranks shared an epoch's work; an entry for each rank.
+/// Each rank's part of an epoch's work, with one entry per rank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RanksLine {
     /// Epoch, from 1.
@@ -150,37 +151,36 @@ pub struct RanksLine {
     pub step: u64,
     /// Seconds of own work.
     pub compute: Vec<f64>,
-    /// Seconds of waiting for the others.
+    /// Seconds of waiting for other ranks.
     pub wait: Vec<f64>,
     /// Resident memory in MiB.
     pub memory_mib: Vec<f64>,
-    /// Memory that this process has taken from the driver of its GPU, in MiB; nothing where ranks
-    /// compute on the processor.
+    /// GPU memory allocated by the process, in MiB. Empty if ranks compute on the CPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_mib: Vec<f64>,
 }
 
-/// What was changed when the run was continued.
+/// Changes of a resumed run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ResumeLine {
     /// The first step with the changes.
     pub step: u64,
-    /// What has changed.
+    /// Changed keys.
     pub changes: Vec<Changed>,
-    /// Learning rate of the step before, where it is known.
+    /// Learning rate of the step before, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lr_before: Option<f64>,
-    /// Learning rate that this step would have had without the changes, where it is known.
+    /// Learning rate of this step without the changes, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lr_unchanged: Option<f64>,
     /// Learning rate of this step.
     pub lr: f64,
 }
 
-/// A key of the configuration with another value, or the number of ranks.
+/// A configuration key with a new value, or a new number of ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// The key, such as `optimizer.lr`; `ranks` for their number.
+    /// The key, such as `optimizer.lr`, or `ranks` for their number.
     pub key: String,
     /// Its value before, as TOML; `not set` if it had none.
     pub before: String,
@@ -188,27 +188,30 @@ pub struct Changed {
     pub after: String,
 }
 
-/// Writes [`Metric`]s, a line each. Systems write page by page, so who reads meanwhile, or reads
-/// what a killed process left, may find half of the last one; a run that is continued removes it.
+/// Writes [`Metric`]s, one per line.
+///
+/// Systems write page by page, so a reader may find half a line at the end, as may a run after a
+/// kill. A resumed run removes it.
 #[derive(Debug)]
 pub struct MetricsFile {
     path: PathBuf,
     file: File,
-    /// Bytes of whole lines.
+    /// Bytes of complete lines.
     length: u64,
-    /// Whether half a line stands behind them that could not be taken away.
+    /// Whether half a line follows that could not be removed.
     torn: bool,
-    /// Whether the last line was not written.
+    /// Whether the last write failed.
     failing: bool,
 }
 
 impl MetricsFile {
-    /// Opens `metrics.jsonl` in `folder` for appending behind its first `length` bytes; what comes
-    /// after them goes. If it is shorter, as a node that crashed may have left it, it is continued
-    /// behind its last whole line, with a warning.
+    /// Opens `metrics.jsonl` to append after its first `length` bytes, and drops the rest.
+    ///
+    /// A node crash may leave a shorter file. It is then continued after its last complete line,
+    /// with a warning.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// Fails if the file cannot be opened.
     pub fn open(folder: &Path, length: u64) -> Result<Self, TrainError> {
         let path = folder.join(FILE);
         let open = || {
@@ -239,19 +242,20 @@ impl MetricsFile {
         })
     }
 
-    /// Its length in bytes, which are on disk if the disk takes them: a checkpoint that outlives a
-    /// crash of the node relies on it.
+    /// Syncs the file and returns its length in bytes.
+    ///
+    /// A checkpoint that survives a node crash relies on it.
     pub fn synced_length(&mut self) -> u64 {
         let synced = self.file.sync_data();
-        // That it could would not mean that a line can be written.
+        // A successful sync would not prove that a line can be written.
         if synced.is_err() {
             self.note(synced);
         }
         self.length
     }
 
-    /// Appends one line. One that cannot be written is left out, with a warning if the one before
-    /// was not: the run is worth more than its numbers.
+    /// Appends one line. If that fails, it skips the line and warns once: lost metrics must not end
+    /// a run.
     pub fn write(&mut self, metric: &Metric) {
         let written = serde_json::to_vec(metric)
             .map_err(io::Error::from)
@@ -262,7 +266,7 @@ impl MetricsFile {
         self.note(written);
     }
 
-    /// Appends a line or nothing.
+    /// Appends a whole line or nothing.
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         if self.torn {
             self.file.set_len(self.length)?;
@@ -275,7 +279,7 @@ impl MetricsFile {
         Ok(())
     }
 
-    /// Says once of a series of failures that there is one.
+    /// Warns at the first of a series of failures.
     fn note(&mut self, outcome: io::Result<()>) {
         if let (Err(error), false) = (&outcome, self.failing) {
             complain(&format!(
@@ -287,7 +291,7 @@ impl MetricsFile {
     }
 }
 
-/// Where the last whole line ends among the first `length` bytes of a file.
+/// End of the last complete line within the first `length` bytes of a file.
 fn end_of_lines(file: &File, length: u64) -> io::Result<u64> {
     let mut end = length;
     while end > 0 {
@@ -376,7 +380,7 @@ mod tests {
         assert_eq!(file.synced_length(), one);
         file.write(&evaluation(3));
         assert_eq!(read(folder.path()), [evaluation(1), evaluation(3)]);
-        // One line longer than what is searched at a time, and nothing at all.
+        // One line longer than a block of the search, and no line end.
         std::fs::write(&path, vec![b'x'; 3 << 16]).unwrap();
         let mut file = MetricsFile::open(folder.path(), 4 << 16).unwrap();
         assert_eq!(file.synced_length(), 0);
@@ -395,7 +399,7 @@ mod tests {
         file.write(&evaluation(2));
         assert!(file.failing);
         assert_eq!(file.synced_length(), length);
-        // Half of it stands there, as a disk that is full leaves it.
+        // Half of the line is in the file, as after a full disk.
         file.file = whole;
         file.file.write_all(b"{\"kind\":").unwrap();
         assert!(file.torn);

@@ -1,5 +1,4 @@
-//! A run: its folder, lock and log of numbers, how it is resumed, and what it shows while it goes
-//! on.
+//! A run on disk and on screen: its folder, lock, metrics, resume, console and dashboard.
 
 pub(crate) mod checkpoints;
 pub mod console;

@@ -1,5 +1,7 @@
-//! Whether all ranks were given the same configuration: an old file on one node, or a `--set` that
-//! one task got and another did not, would train something that nobody asked for.
+//! Checks that all ranks have the same configuration.
+//!
+//! An old file on one node, or a `--set` that only one task got, would train something that nobody
+//! asked for.
 
 use burn_dist::ProcessGroup;
 use toml::{Table, Value};
@@ -7,11 +9,11 @@ use toml::{Table, Value};
 use crate::config::Config;
 use crate::error::TrainError;
 
-/// Compares the configurations of all ranks. Only `data.dir` may differ, for nodes keep their data
-/// in different places. A collective call.
+/// Compares the configurations of all ranks. Only `data.dir` may differ, because nodes keep data in
+/// different places. A collective call.
 ///
 /// # Errors
-/// [`TrainError::ConfigDiffers`] on all ranks alike, if they are not all the same.
+/// [`TrainError::ConfigDiffers`] on all ranks, if they differ.
 pub(crate) fn check(config: &Config, group: &ProcessGroup) -> Result<(), TrainError> {
     let mut text = Table::try_from(config)
         .map(|mut table| {
@@ -40,7 +42,7 @@ pub(crate) fn check(config: &Config, group: &ProcessGroup) -> Result<(), TrainEr
     })
 }
 
-/// Said of a key without a value.
+/// Stands for a key without a value.
 pub(crate) const NOT_SET: &str = "not set";
 
 /// The keys whose values differ, in order, and both values.

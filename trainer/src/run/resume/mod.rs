@@ -1,4 +1,4 @@
-//! Where a run continues: which folder, which checkpoint, and whether that belongs to this run.
+//! Finds where a run continues: the folder, the checkpoint, and whether it belongs to this run.
 
 mod verify;
 
@@ -14,38 +14,38 @@ use crate::error::TrainError;
 use crate::run::lock::RunLock;
 use crate::run::{checkpoints, dir};
 
-/// What a run continues from.
+/// The state that a run continues from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Resume {
-    /// Nothing.
+    /// Starts from scratch.
     #[default]
     Off,
-    /// The last good checkpoint of the run folder; without a run folder, that of the newest run of
-    /// the same configuration. Nothing if that has none.
+    /// The last good checkpoint of the run folder. Without a run folder, the newest run of the same
+    /// configuration. Starts from scratch if that has no checkpoint.
     Auto,
     /// This checkpoint, or the last good one of this run folder.
     Path(PathBuf),
 }
 
-/// What rank 0 found.
+/// Result of rank 0's search.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Start {
-    /// The folder of the run, if it is not to be a new one.
+    /// The run folder, unless a new one is to be made.
     #[serde(with = "bytes_of_path")]
     pub run_dir: Option<PathBuf>,
-    /// The checkpoint.
+    /// The checkpoint to continue from.
     #[serde(with = "bytes_of_path")]
     pub checkpoint: Option<PathBuf>,
-    /// Whether the checkpoint is of another run, whose numbers stay where they are.
+    /// Whether the checkpoint belongs to another run, whose metrics stay untouched.
     pub of_another_run: bool,
-    /// What a person should know of it.
+    /// Messages for the user.
     pub notes: Vec<String>,
-    /// Keeps others out of the folder, if it was there already; on rank 0.
+    /// Lock on a folder that existed already. Only on rank 0.
     #[serde(skip)]
     pub(crate) lock: Option<Arc<RunLock>>,
 }
 
-/// Paths need not be text.
+/// Serializes paths as bytes, because they need not be UTF-8.
 mod bytes_of_path {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -64,19 +64,19 @@ mod bytes_of_path {
     }
 }
 
-/// What rank 0 tells the others when it found nothing to go on with.
+/// Rank 0's error, as told to the others.
 #[derive(Debug, Serialize, Deserialize)]
 enum Reason {
     /// The arguments are wrong.
     Usage(String),
-    /// What should be continued cannot be.
+    /// The state cannot be resumed.
     Resume(String),
 }
 
 impl From<TrainError> for Reason {
     fn from(error: TrainError) -> Self {
         match error {
-            // The others add the same words in front of it.
+            // The others add the same prefix.
             TrainError::Resume(reason) => Self::Resume(reason),
             error if error.is_usage() => Self::Usage(error.to_string()),
             error => Self::Resume(error.to_string()),
@@ -84,24 +84,25 @@ impl From<TrainError> for Reason {
     }
 }
 
-/// Whose folder a run locks before it looks into it.
+/// Locks a run folder before the search looks into it.
 type Lock<'a> = &'a dyn Fn(&Path) -> Result<Option<Arc<RunLock>>, TrainError>;
 
-/// How it is found out whether a checkpoint is as it was written.
+/// Verifies that a checkpoint is intact.
 type Verify<'a> = &'a dyn Fn(&Path) -> Result<(), CheckpointError>;
 
-/// Locks a folder that exists.
+/// Locks a folder if it exists.
 fn lock(folder: &Path) -> Result<Option<Arc<RunLock>>, TrainError> {
     let take = || RunLock::take(folder).map(Arc::new);
     folder.is_dir().then(take).transpose()
 }
 
 impl Start {
-    /// Rank 0 looks, and locks the folder that it finds if the run `writes`; all ranks get what it
-    /// found. A collective call.
+    /// Searches on rank 0 and shares the result with all ranks. A collective call.
+    ///
+    /// Rank 0 locks the folder that it finds if the run `writes`.
     ///
     /// # Errors
-    /// If there is something that should be continued from but cannot, on all ranks.
+    /// Fails on all ranks if the requested state cannot be resumed.
     pub fn find(
         resume: &Resume,
         run_dir: Option<&Path>,
@@ -146,7 +147,7 @@ fn look(
     lock: Lock<'_>,
     verify: Verify<'_>,
 ) -> Result<Start, TrainError> {
-    // Before anything is looked at: who has the lock may be changing it.
+    // Lock before looking: the holder of the lock may be changing the folder.
     let own = run_dir.map(lock).transpose()?.flatten();
     let start = match resume {
         Resume::Off => {
@@ -173,8 +174,8 @@ fn look(
     })
 }
 
-/// The last good checkpoint of a run folder, or the folder alone if there are none. To start anew
-/// where there are some would give up what somebody may be able to repair.
+/// The last good checkpoint of a run folder, or only the folder if it has none. Fails if all are
+/// damaged: a fresh start would discard what somebody may repair.
 fn newest_in(run_dir: &Path, verify: Verify<'_>) -> Result<Start, TrainError> {
     let folder = run_dir.join(CHECKPOINTS);
     let (found, bad) = newest_good_by(&folder, verify)?;
@@ -206,7 +207,7 @@ fn newest_in(run_dir: &Path, verify: Verify<'_>) -> Result<Start, TrainError> {
     })
 }
 
-/// What a run that starts anew is to be told of checkpoints that lie there and do not count.
+/// Messages about leftover checkpoints that a fresh run ignores.
 fn of_leftovers(folder: &Path) -> Result<Vec<String>, TrainError> {
     let [aside, unfinished] = leftovers(folder)?;
     let mut notes = Vec::new();
@@ -234,9 +235,10 @@ fn of_leftovers(folder: &Path) -> Result<Vec<String>, TrainError> {
     Ok(notes)
 }
 
-/// The newest of the runs of a name, the oldest first. One that saved nothing is not continued, and
-/// neither are those before it: whoever started a run after them had done with them, or says which
-/// one is meant.
+/// The newest of a name's runs, which are given oldest first.
+///
+/// A run that saved nothing is not resumed. Neither are those before it: the user has started a run
+/// since, or can name the one that is meant.
 fn newest_run(
     mut runs: Vec<PathBuf>,
     lock: Lock<'_>,
@@ -272,7 +274,7 @@ fn newest_run(
     Ok(anew(notes))
 }
 
-/// Refuses a path of nothing.
+/// Rejects a path that does not exist.
 ///
 /// # Errors
 /// [`TrainError::Refused`].
@@ -286,8 +288,8 @@ pub(crate) fn check_there(path: &Path) -> Result<(), TrainError> {
     }
 }
 
-/// What a user named: a checkpoint or a run folder. One of another run, or of no run, makes a new
-/// run that begins there.
+/// Resolves a checkpoint or run folder named by the user. One of another run, or outside a run,
+/// starts a new run from there.
 fn at(
     path: &Path,
     run_dir: Option<&Path>,
@@ -299,7 +301,7 @@ fn at(
     }
     check_there(path)?;
     let path = named(path);
-    // That of another run is only read.
+    // A checkpoint of another run is only read.
     let home = match path.join(CHECKPOINTS).is_dir() {
         true => Some(path.clone()),
         false => run_of(&path),
@@ -323,7 +325,7 @@ fn at(
             path.display()
         )));
     }
-    // Nothing is written into a folder that is no run's, unless the user named it.
+    // Do not write into a folder that is no run folder, unless the user named it.
     start.run_dir = start.run_dir.filter(|folder| dir::is_run(folder));
     if let Some(folder) = run_dir {
         start.run_dir = Some(folder.to_owned());
@@ -333,7 +335,8 @@ fn at(
     Ok(start)
 }
 
-/// The whole path of what a user named: of a run, also where it is the folder of its checkpoints.
+/// The absolute path of a folder named by the user. The `checkpoints` folder of a run stands for
+/// the run.
 pub(crate) fn named(path: &Path) -> PathBuf {
     let path = absolute(path);
     let is_of_run =
@@ -342,8 +345,8 @@ pub(crate) fn named(path: &Path) -> PathBuf {
     run.map(Path::to_owned).unwrap_or(path)
 }
 
-/// The whole path. What `..` leads to only the system knows, where there are links; other links
-/// keep their names, by which a checkpoint is known to lie in a run folder.
+/// The absolute path. Only the system can resolve `..` after a link. Other links keep their names,
+/// which place a checkpoint in its run folder.
 pub(crate) fn absolute(path: &Path) -> PathBuf {
     let climbs = path.components().any(|part| part == Component::ParentDir);
     let resolved = climbs.then(|| path.canonicalize().ok()).flatten();
@@ -352,8 +355,7 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
         .unwrap_or_else(|| path.to_owned())
 }
 
-/// The folder of the run that a checkpoint belongs to, going by where it lies:
-/// `RUN/checkpoints/step-N`.
+/// The run folder of a checkpoint, from its path `RUN/checkpoints/step-N`.
 pub(crate) fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     let folder = checkpoint.parent()?;
     let run_dir = folder.parent()?;
@@ -445,7 +447,7 @@ mod tests {
         let of = |path: &str| absolute(&real.join(path));
         let expected = real.join("run/checkpoints/b");
         assert_eq!(of("run/checkpoints/a/../b"), expected);
-        // A link keeps its name, and leads elsewhere from there.
+        // A link keeps its name, and `..` follows its target.
         std::os::unix::fs::symlink(real.join("elsewhere/deep"), real.join("run/link")).unwrap();
         assert_eq!(of("run/link"), real.join("run/link"));
         assert_eq!(of("run/link/.."), real.join("elsewhere"));

@@ -1,7 +1,7 @@
-//! All ranks verify a checkpoint together: each reads a part of its files.
+//! Verifies a checkpoint on all ranks together: each reads a part of its files.
 //!
-//! Rank 0 asks for one checkpoint after the other, and at last tells what it has found. Others wait
-//! for its questions, and all for the slowest answer, as long as reading takes.
+//! Rank 0 asks about one checkpoint after another, and finally tells the result. The others wait
+//! for its questions, and all wait for the slowest answer, however long reading takes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,11 +12,11 @@ use burn_dist::{Error, ProcessGroup};
 
 use crate::run::group::gather_whenever;
 
-/// What rank 0 says: a question, with the path of a checkpoint, or its last word.
+/// First byte of rank 0's messages: a question with the path of a checkpoint, or the result.
 const QUESTION: u8 = 0;
 const LAST_WORD: u8 = 1;
 
-/// Whether the checkpoint at `path` is as it was written; on rank 0.
+/// Verifies the checkpoint at `path` with the help of all ranks. Called on rank 0.
 pub(super) fn ask(path: &Path, group: &ProcessGroup) -> Result<(), CheckpointError> {
     let not_good = |rank: usize, reason: String| CheckpointError::NotGood {
         rank,
@@ -39,13 +39,13 @@ pub(super) fn ask(path: &Path, group: &ProcessGroup) -> Result<(), CheckpointErr
     })
 }
 
-/// Tells the others what rank 0 has found; gives it.
+/// Tells the others rank 0's result, and returns it.
 pub(super) fn conclude(message: Vec<u8>, group: &ProcessGroup) -> Result<Vec<u8>, Error> {
     say(LAST_WORD, &message, group)?;
     Ok(message)
 }
 
-/// Answers the questions of rank 0; gives what it has found.
+/// Answers rank 0's questions, and returns its result.
 pub(super) fn help(group: &ProcessGroup) -> Result<Vec<u8>, Error> {
     loop {
         let said = gather_whenever(group, &[])?;
@@ -65,8 +65,8 @@ fn say(kind: u8, content: &[u8], group: &ProcessGroup) -> Result<(), Error> {
     gather_whenever(group, &[&[kind], content].concat()).map(drop)
 }
 
-/// Verifies every so many files, beginning with that of this rank's number. No two ranks read the
-/// same.
+/// Verifies every n-th file from this rank's number on, for n ranks. No two ranks read the same
+/// file.
 fn verify_part(path: &Path, group: &ProcessGroup) -> Result<(), CheckpointError> {
     let manifest = Manifest::read(path)?;
     let own = manifest.files.iter().skip(group.rank());
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::config::run_name::CHECKPOINTS;
 
-    /// Two checkpoints of two ranks.
+    /// Writes two checkpoints of two ranks.
     fn write(folder: &Path, group: &ProcessGroup) {
         let model = CscCnnConfig::new()
             .init(&Device::flex().autodiff())

@@ -1,11 +1,11 @@
-//! The few kinds of `Event` messages that a run writes, encoded as protocol buffers.
+//! The kinds of `Event` messages that a run writes, encoded as protocol buffers.
 
 use std::borrow::Cow;
 
-/// First event of every file; from version 2 on, TensorBoard heeds [`Event::Start`].
+/// First event of every file. From version 2 on, TensorBoard honors [`Event::Start`].
 const VERSION: &str = "brain.Event:2";
 
-// Numbers of fields, from event.proto, summary.proto and tensor.proto of TensorBoard.
+// Field numbers from event.proto, summary.proto and tensor.proto of TensorBoard.
 const EVENT_WALL_TIME: u64 = 1;
 const EVENT_STEP: u64 = 2;
 const EVENT_FILE_VERSION: u64 = 3;
@@ -26,26 +26,26 @@ const TENSOR_STRING: u64 = 7;
 const SESSION_STATUS: u64 = 1;
 const SESSION_START: u64 = 1;
 
-/// What is told.
+/// One event.
 #[derive(Debug)]
 pub enum Event {
     /// The version of the format.
     Version,
-    /// A process goes on at this step: what older files have from it on is void.
+    /// A process resumes at this step: TensorBoard drops later steps of older files.
     Start {
         /// The first step of the process.
         step: u64,
     },
-    /// Numbers with names.
+    /// Named numbers.
     Scalars {
-        /// To which step they belong.
+        /// Their step.
         step: u64,
         /// The numbers.
         values: Vec<(Cow<'static, str>, f64)>,
     },
-    /// A text in Markdown with a name.
+    /// A named text in Markdown.
     Text {
-        /// To which step it belongs.
+        /// Its step.
         step: u64,
         /// Its name.
         tag: &'static str,
@@ -55,7 +55,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The message, with the seconds since 1970 at which it is written.
+    /// Encodes the message with its time in seconds since 1970.
     pub fn encode(&self, wall_time: f64) -> Vec<u8> {
         let mut message = Message::default();
         message.double(EVENT_WALL_TIME, wall_time);
@@ -83,7 +83,7 @@ impl Event {
                 plugin.bytes(PLUGIN_NAME, b"text");
                 let mut metadata = Message::default();
                 metadata.bytes(METADATA_PLUGIN, &plugin.0);
-                // A tensor of one string, without dimensions.
+                // A scalar tensor of one string.
                 let mut tensor = Message::default();
                 tensor.integer(TENSOR_DTYPE, TENSOR_STRING);
                 tensor.bytes(TENSOR_SHAPE, &[]);
@@ -102,7 +102,7 @@ impl Event {
     }
 }
 
-/// A protocol buffer in the making.
+/// A protocol buffer under construction.
 #[derive(Default)]
 struct Message(Vec<u8>);
 

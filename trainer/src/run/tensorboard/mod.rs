@@ -1,8 +1,7 @@
-//! Event files for TensorBoard, so that runs can be watched with the tool that people know.
+//! Event files for TensorBoard.
 //!
-//! The format is that of TensorFlow: records framed with checksums
-//! ([TFRecord](https://www.tensorflow.org/tutorials/load_data/tfrecord)), each an `Event` message
-//! of
+//! The format is TensorFlow's: records with checksums
+//! ([TFRecord](https://www.tensorflow.org/tutorials/load_data/tfrecord)), each an `Event` of
 //! [event.proto](https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto).
 
 mod event;
@@ -21,10 +20,10 @@ use event::Event;
 /// Folder in the run folder.
 pub const FOLDER: &str = "tensorboard";
 
-/// Names that are tried for a file.
+/// File names to try.
 const ATTEMPTS: u32 = 1000;
 
-/// Writes one file of events.
+/// Writes one event file.
 #[derive(Debug)]
 pub struct EventWriter {
     path: PathBuf,
@@ -32,11 +31,12 @@ pub struct EventWriter {
 }
 
 impl EventWriter {
-    /// Starts a new file in `folder`. A run that goes on after `steps` steps, or starts anew after
-    /// none, tells TensorBoard to forget what older files have of later steps.
+    /// Starts a new file in `folder`.
+    ///
+    /// TensorBoard is told to drop steps after `steps` in older files.
     ///
     /// # Errors
-    /// If the folder or file cannot be made.
+    /// Fails if the folder or the file cannot be made.
     pub fn open(folder: &Path, steps: u64) -> Result<Self, TrainError> {
         let create = || {
             std::fs::create_dir_all(folder)?;
@@ -52,7 +52,7 @@ impl EventWriter {
     /// Writes the numbers of a line of metrics.
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// Fails if the file cannot be written.
     pub fn write(&mut self, metric: &Metric) -> Result<(), TrainError> {
         if let Metric::Resume(line) = metric {
             return self.append(&changes(line));
@@ -65,15 +65,15 @@ impl EventWriter {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let wall_time = now.unwrap_or(Duration::ZERO).as_secs_f64();
         let record = record::frame(&event.encode(wall_time));
-        // One call, so that a killed process leaves no half record where that can be helped.
+        // One call, so that a killed process rarely leaves half a record.
         self.file
             .write_all(&record)
             .map_err(TrainError::run_dir(&self.path))
     }
 }
 
-/// A file with a name that TensorBoard knows: files are read in the order of their names, which
-/// begin with the time.
+/// Creates a file with a name that TensorBoard knows. It reads files in the order of their names,
+/// which begin with the time.
 fn create_file(folder: &Path) -> io::Result<(PathBuf, File)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let seconds = now.unwrap_or(Duration::ZERO).as_secs();
@@ -91,9 +91,9 @@ fn create_file(folder: &Path) -> io::Result<(PathBuf, File)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// What was changed when the run was continued, as a table.
+/// Changes of a resumed run, as a table.
 fn changes(line: &ResumeLine) -> Event {
-    // Values are TOML, in which a bar may stand.
+    // TOML values may contain a bar.
     let cell = |text: &str| format!("`{}`", text.replace('|', "\\|"));
     let mut text = "| key | before | after |\n|---|---|---|\n".to_owned();
     for Changed { key, before, after } in &line.changes {

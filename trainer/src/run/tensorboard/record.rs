@@ -1,6 +1,6 @@
-//! TFRecord: how records lie in a file. Length, its checksum, the bytes, their checksum.
+//! TFRecord framing: length, its checksum, the bytes, their checksum.
 
-/// The bytes as a record.
+/// Frames the bytes as a record.
 pub fn frame(bytes: &[u8]) -> Vec<u8> {
     let length = (bytes.len() as u64).to_le_bytes();
     let mut record = Vec::with_capacity(bytes.len() + 16);
@@ -11,7 +11,7 @@ pub fn frame(bytes: &[u8]) -> Vec<u8> {
     record
 }
 
-/// CRC-32C, changed so that the checksum of data that holds checksums is no weaker.
+/// Masked CRC-32C: a plain one would be weak over data that contains checksums.
 fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
         .rotate_right(15)
@@ -30,7 +30,7 @@ mod tests {
         assert_eq!(record.len(), 8 + 4 + 3 + 4);
         assert_eq!(record[..8], [3, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&record[12..15], b"abc");
-        // Worked out bit by bit, apart from this code.
+        // Computed bit by bit, independently of this code.
         assert_eq!(record[15..], 0x21f1_576eu32.to_le_bytes());
     }
 }
