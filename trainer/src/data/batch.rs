@@ -1,19 +1,19 @@
-//! A loaded batch becomes tensors.
+//! Turns loaded batches into tensors.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use datasets::{Batch, BatchIter, DatasetError, Epoch, ImageShape, Loader, Plans};
 
 use crate::data::device_data::DeviceData;
 
-/// The batches of an epoch or of an evaluation: made by the loader, or on the device.
+/// Batches of an epoch or an evaluation, made by the loader or on the device.
 pub(crate) enum Batches<'a> {
     Loaded(BatchIter),
     There(&'a DeviceData, Plans),
 }
 
 impl<'a> Batches<'a> {
-    /// Those of `epoch`, on the device if the images are `resident` there and need nothing that is
-    /// not done there.
+    /// Batches of `epoch`. Made on the device if the images are `resident` and need no change that
+    /// only the loader can make.
     pub(crate) fn new(loader: &Loader, resident: Option<&'a DeviceData>, epoch: Epoch) -> Self {
         let plans = |data| Some((data, loader.plans(epoch.clone())?));
         match resident.and_then(plans) {
@@ -22,7 +22,7 @@ impl<'a> Batches<'a> {
         }
     }
 
-    /// The next one, to be evaluated on `device`.
+    /// Next batch for an evaluation on `device`.
     pub(crate) fn next_to_evaluate(
         &mut self,
         device: &Device,
@@ -46,7 +46,7 @@ impl<'a> Batches<'a> {
         }
     }
 
-    /// The next one, to be learned from on `device`.
+    /// Next training batch on `device`.
     pub(crate) fn next(
         &mut self,
         device: &Device,
@@ -61,33 +61,33 @@ impl<'a> Batches<'a> {
     }
 }
 
-/// Images to be evaluated, and what is known of them on the host.
+/// Images on the device for an evaluation, with labels and indices on the host.
 pub(crate) struct EvalBatch {
     /// \[samples, channels, height, width\].
     pub images: Tensor<4>,
     /// The class of each image.
     pub labels: Vec<i32>,
-    /// Which image of the data set each one is.
+    /// Index of each image in the data set.
     pub indices: Vec<usize>,
 }
 
-/// What the images of a batch show.
+/// Labels of a batch.
 pub struct Targets {
     /// The class of each image, \[samples\].
     pub labels: Tensor<1, Int>,
-    /// The second class of each image, where images were mixed.
+    /// The second class of each image, if images were mixed.
     pub mix: Option<Mix>,
 }
 
-/// Second classes and the weights of the first.
+/// Second classes, and the weights of the first ones.
 pub struct Mix {
     /// The second class of each image, \[samples\].
     pub labels: Tensor<1, Int>,
-    /// The weight of the first class, from 0 to 1, \[samples\]; the second has the rest.
+    /// The weight of the first class, from 0 to 1, \[samples\]. The second class has the rest.
     pub weights: Tensor<1>,
 }
 
-/// Images \[samples, channels, height, width\] and what they show, on `device`.
+/// Copies a batch to `device`: images \[samples, channels, height, width\] and their targets.
 pub fn to_tensors(batch: Batch, device: &Device) -> (Tensor<4>, Targets) {
     let samples = batch.labels.len();
     let images = images(batch.images, samples, batch.shape, device);

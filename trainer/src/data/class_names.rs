@@ -1,24 +1,26 @@
-//! The classes that a model knows, as a checkpoint remembers them: of data whose classes have other
-//! names, or the same in another order, the model would learn and tell wrong ones without a word.
+//! Class names in a checkpoint: they detect data whose classes differ from the model's.
+//!
+//! With other names, or the same in another order, a model would silently learn and predict wrong
+//! classes.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of names that a checkpoint holds at most; of those beyond, it has the checksum.
+/// Maximum bytes of names in a checkpoint. Longer lists are covered by the checksum.
 const MAX_BYTES: usize = 1 << 16;
 
 /// The names of classes, in the order of their labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassNames {
-    /// How many there are.
+    /// Number of classes.
     count: usize,
-    /// That of all of them, see [`checksum`].
+    /// Checksum of all names, see [`checksum`].
     checksum: u32,
-    /// The first ones, as many as fit.
+    /// The first names, as many as fit.
     first: Vec<String>,
 }
 
 impl ClassNames {
-    /// Those of a data set.
+    /// Takes the names of a data set.
     pub fn of(names: &[String]) -> Self {
         let mut bytes = 0;
         let fits = |name: &&String| {
@@ -32,7 +34,7 @@ impl ClassNames {
         }
     }
 
-    /// In what these, of a checkpoint, and those of the data differ first.
+    /// The first difference between these names, of a checkpoint, and those of the data.
     pub fn difference(&self, data: &Self) -> Option<String> {
         if self == data {
             return None;
@@ -55,9 +57,9 @@ impl ClassNames {
     }
 }
 
-/// CRC-32C of names in their order.
+/// CRC-32C of the names in their order.
 pub(crate) fn checksum(names: &[String]) -> u32 {
-    // No name has a zero in it: those of folders cannot.
+    // A zero separates names: folder names cannot contain one.
     let add = |checksum, name: &String| {
         crc32c::crc32c_append(crc32c::crc32c_append(checksum, name.as_bytes()), &[0])
     };

@@ -1,14 +1,14 @@
-//! Images on the device: their bytes are brought there once, and batches are gathered, moved,
-//! mirrored and normalised there. What happens to which image is what the loader would do, so the
-//! numbers are the same: on GPUs to the last bit, with Burn's operations up to that of the
-//! normalisation.
+//! Images in device memory: uploaded once, then gathered, augmented and normalized there.
+//!
+//! The augmentations are those of the loader. GPU kernels give the loader's values bit for bit;
+//! Burn's operations differ by rounding in the normalization.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use datasets::{BatchPlan, Dataset, DatasetError, ImageShape, Loader, Move};
 
 use crate::data::batch::Targets;
 
-/// Bytes that a data set may take on a device whose size is not known.
+/// Maximum bytes of a data set on a device of unknown memory size.
 const USUAL_LIMIT: u64 = 1 << 30;
 
 /// A data set in device memory.
@@ -18,14 +18,14 @@ pub(crate) struct DeviceData {
     classes: Vec<i32>,
 }
 
-/// By whom batches are made.
+/// Implementation that makes the batches.
 enum Images {
-    /// The operations for GPUs: in one kernel.
+    /// GPU kernels: one kernel per batch.
     Own(Box<own::StoredImages>),
     Burn(Box<BurnImages>),
 }
 
-/// The same for Burn's operations, on any device.
+/// Burn's operations, on any device.
 struct BurnImages {
     pixels: Pixels,
     labels: Tensor<1, Int>,
@@ -40,11 +40,11 @@ struct BurnImages {
 /// \[images, channels, rows × columns\], values from 0 to 255.
 enum Pixels {
     Bytes(Tensor<3, Int>),
-    /// Where the device does not compute with bytes.
+    /// For devices that cannot compute with bytes.
     Floats(Tensor<3>),
 }
 
-/// Bytes of device memory that `dataset` would take on `device`.
+/// Bytes of device memory for `dataset` on `device`.
 pub(crate) fn size(dataset: &dyn Dataset, device: &Device) -> u64 {
     let values = dataset.len() as u64 * dataset.shape().len() as u64;
     match device.supports_dtype(DType::U8) {
@@ -53,9 +53,10 @@ pub(crate) fn size(dataset: &dyn Dataset, device: &Device) -> u64 {
     }
 }
 
-/// Whether the images of the training, and whether those of the evaluations, belong on the device:
-/// as is `wanted`, or as is `usual` for such a device and such data. Those of the training have to
-/// be `possible` there. Takes the `bytes` of both, and of the device's memory, if that is known.
+/// Decides whether the training images and the evaluation images go to the device.
+///
+/// Follows `wanted`, or `usual` for this device and data. Training images also need `possible`.
+/// `bytes` are the sizes of both, `total` is the device's memory, if known.
 pub(crate) fn place(
     wanted: Option<bool>,
     usual: bool,
@@ -72,16 +73,16 @@ pub(crate) fn place(
     ]
 }
 
-/// Whether `bytes` of images belong on a device with `total` bytes of memory, if that is known.
+/// Whether `bytes` of images may go to a device with `total` bytes of memory, if known.
 fn fits(bytes: u64, total: Option<u64>) -> bool {
     bytes <= total.map_or(USUAL_LIMIT, |total| total / 4)
 }
 
 impl DeviceData {
-    /// Brings the images of `dataset` to `device`, to be changed as `loader` changes them.
+    /// Uploads the images of `dataset` to `device`, with the augmentations of `loader`.
     ///
     /// # Errors
-    /// If an image cannot be read.
+    /// Fails if an image cannot be read.
     pub fn upload(
         dataset: &dyn Dataset,
         loader: &Loader,
@@ -101,13 +102,13 @@ impl DeviceData {
         Ok(Self { images, classes })
     }
 
-    /// What the images show that are there under `indices`, on the host.
+    /// Classes of the images at `indices`, on the host.
     pub fn classes_of(&self, indices: &[usize]) -> Vec<i32> {
         let class = |index: &usize| self.classes.get(*index).copied();
         indices.iter().filter_map(class).collect()
     }
 
-    /// Images \[samples, channels, height, width\] and what they show.
+    /// Makes a batch: images \[samples, channels, height, width\] and their targets.
     pub fn batch(&self, plan: &BatchPlan) -> (Tensor<4>, Targets) {
         let (images, labels) = match &self.images {
             Images::Own(images) => own::batch(images, plan),
@@ -149,7 +150,7 @@ impl Images {
     }
 }
 
-/// Batches by the operations for GPUs.
+/// Batches by the GPU kernels.
 mod own {
     use super::*;
     pub(super) use kernels::gpu::StoredImages;
@@ -241,7 +242,7 @@ impl BurnImages {
         (images, self.labels.clone().select(0, indices))
     }
 
-    /// Every image at its place, as [`Move`] says.
+    /// Moves every image as [`Move`] says.
     fn moved(&self, pixels: Tensor<3>, moves: &[Move]) -> Tensor<3> {
         let ImageShape {
             channels,
@@ -254,7 +255,7 @@ impl BurnImages {
         let down = column(self.ints(moves.iter().map(|m| m.down)));
         let right = column(self.ints(moves.iter().map(|m| m.right)));
         let mirrored = column(self.ints(moves.iter().map(|m| i32::from(m.mirrored))));
-        // In an image that is mirrored after the move, column x shows what would be at w - 1 - x.
+        // In an image that is mirrored after the move, column x shows the pixel of w - 1 - x.
         let turn = line(width).mul_scalar(-2).add_scalar(width as i64 - 1);
         let framed = line(width) + mirrored * turn;
         let (y, rows_seen) = self.seen(line(height) - down, height);
@@ -271,8 +272,8 @@ impl BurnImages {
         }
     }
 
-    /// Which of `len` places is seen at `position`, \[samples, len\]; where none is, some place and
-    /// a zero beside it.
+    /// Maps each `position` to one of `len` source places, \[samples, len\]. A position outside
+    /// gets any place and a zero in the second tensor.
     fn seen(&self, position: Tensor<2, Int>, len: usize) -> (Tensor<2, Int>, Option<Tensor<2>>) {
         let last = len as i64 - 1;
         if self.reflects {
@@ -308,7 +309,7 @@ mod tests {
         "repeat+shift:2",
     ];
 
-    /// Whole vectors of numbers, none, and one channel.
+    /// Shapes with whole vectors of pixels, with a remainder, and with one channel.
     const SHAPES: [[usize; 3]; 3] = [[3, 8, 10], [3, 7, 9], [1, 9, 6]];
 
     const IMAGES: usize = 24;
@@ -343,8 +344,7 @@ mod tests {
         targets.labels.into_data().iter::<i64>().collect()
     }
 
-    /// Compares batches that are made on the device with those of the loader; numbers may differ by
-    /// `most`.
+    /// Compares batches made on the device with those of the loader. Values may differ by `most`.
     fn compare(device: &Device, shape: [usize; 3], augment: &str, in_bytes: bool, most: f32) {
         let name = format!("{augment} of {shape:?}, bytes: {in_bytes}");
         let (dataset, loader) = loader(shape, augment);
@@ -417,7 +417,7 @@ mod tests {
             }
         }
 
-        /// The numbers are the same bits where one kernel makes them.
+        /// One kernel gives the same bits.
         #[test]
         fn batches_are_those_of_the_loader() {
             let Some(device) = device("batches") else {
@@ -469,7 +469,8 @@ mod tests {
             assert_eq!(strides, [189, 1, 27, 3]);
         }
 
-        /// Nothing makes such a plan; nobody is to read what lies behind the images for it.
+        /// No loader makes a plan with these indices; memory behind the images must not be read for
+        /// it.
         #[test]
         fn what_is_not_there_is_not_read() {
             let Some(device) = device("impossible plans") else {
@@ -492,7 +493,7 @@ mod tests {
                 assert_eq!(classes[1..], [classes[3]; 3], "{augment}");
                 let (images, plane) = (numbers(images), 7 * 9);
                 if augment == "crop:3" {
-                    // Zeros alone.
+                    // All zeros.
                     let offsets: Vec<f32> = loader.lines().iter().map(|line| line.1).collect();
                     let of_place = |place: usize| offsets[place / plane % 3];
                     let expected: Vec<f32> = (0..images.len()).map(of_place).collect();
@@ -518,7 +519,7 @@ mod tests {
     #[test]
     fn images_lie_where_there_is_room() {
         let total = Some(400);
-        // Of what is usual on a GPU: both, the training's alone, the evaluations' alone, none.
+        // The GPU default: both, only training, only evaluation, neither.
         let usual = |possible, bytes| place(None, true, possible, bytes, total);
         assert_eq!(usual(true, [60, 40]), [true, true]);
         assert_eq!(usual(true, [60, 41]), [true, false]);
@@ -526,7 +527,7 @@ mod tests {
         assert_eq!(usual(false, [60, 100]), [false, true]);
         assert_eq!(usual(false, [60, 101]), [false, false]);
         assert_eq!(place(None, false, true, [1, 1], total), [false, false]);
-        // Those of the training wherever it is wanted, the others if there is room.
+        // If requested: training always, evaluation if it fits.
         let wanted = |wanted, bytes| place(Some(wanted), false, true, bytes, total);
         assert_eq!(wanted(true, [60, 40]), [true, true]);
         assert_eq!(wanted(true, [300, 40]), [true, false]);

@@ -1,4 +1,4 @@
-//! Which images a rank reads, in which order, and what happens to them on the way.
+//! Input of a rank: its images, their order, and their augmentation.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::config::{Batching, Config};
 use crate::data::{self, Splits};
 use crate::error::TrainError;
 
-/// Images that are evaluated at a time when micro-batches are smaller.
+/// Minimum batch size of evaluations.
 pub(crate) const EVAL_BATCH: usize = 128;
 
-/// Data, and who sees which part of it when.
+/// The data, and each rank's share of it.
 pub(crate) struct Input {
     pub splits: Splits,
     pub train_sampler: TrainSampler,
@@ -51,7 +51,7 @@ pub(crate) fn open(
     })
 }
 
-/// The data that the configuration names, or the few images of it that are to be learned by heart.
+/// The configured data, or the few images of it that the model should overfit.
 pub(crate) fn splits(config: &Config, global_batch: usize) -> Result<Splits, TrainError> {
     let splits = data::open(&config.data, config.train.seed)?;
     Ok(to_overfit(config, global_batch, splits))
@@ -64,7 +64,7 @@ fn to_overfit(config: &Config, global_batch: usize, splits: Splits) -> Splits {
     }
 }
 
-/// Which images a rank of a world of that size learns from, and when.
+/// Sampler of a rank's training images, for a world of that size.
 pub(crate) fn train_sampler(
     config: &Config,
     batching: Batching,
@@ -77,7 +77,7 @@ pub(crate) fn train_sampler(
     Ok(sampler.repeat(augment(config).repeat()))
 }
 
-/// Optimizer steps in one epoch.
+/// Optimizer steps per epoch.
 pub(crate) fn steps_per_epoch(config: &Config, sampler: &TrainSampler) -> u64 {
     let all = sampler.steps_per_epoch() as u64;
     config
@@ -86,7 +86,7 @@ pub(crate) fn steps_per_epoch(config: &Config, sampler: &TrainSampler) -> u64 {
         .map_or(all, |limit| limit.min(all))
 }
 
-/// What happens to training images.
+/// Augmentation of training images.
 pub(crate) fn augment(config: &Config) -> Augment {
     match config.train.overfit_batches {
         Some(_) => Augment::default(),

@@ -1,4 +1,4 @@
-//! `[data]` becomes data sets.
+//! Opens the data sets of `[data]`.
 
 pub(crate) mod batch;
 pub(crate) mod class_names;
@@ -14,18 +14,19 @@ use datasets::{Area, Dataset, DatasetError, ImageShape, Normalization, Split};
 use crate::config::{DataConfig, DataKind, evenly};
 use crate::data::normalization::normalized;
 
-/// What a run learns from and what it is measured on.
+/// Training and test data.
 #[derive(Clone)]
 pub struct Splits {
-    /// Images to learn from.
+    /// Images for training.
     pub train: Arc<dyn Dataset>,
     /// Images for evaluation.
     pub test: Arc<dyn Dataset>,
 }
 
 impl Splits {
-    /// A few training images to learn from and to be measured on: `samples` of them, evenly taken
-    /// so that sets that are sorted by class keep all classes.
+    /// Reduces both splits to the same few training images, for a model to overfit.
+    ///
+    /// Takes `samples` images at even distances, so that sets sorted by class keep all classes.
     pub fn overfit(self, samples: usize) -> Self {
         let len = self.train.len();
         let samples = samples.clamp(1, len.max(1));
@@ -40,14 +41,14 @@ impl Splits {
     }
 }
 
-/// Some images of a data set.
+/// A subset of a data set.
 struct Picked {
     dataset: Arc<dyn Dataset>,
     indices: Vec<usize>,
 }
 
 impl Picked {
-    /// Which image of the data set image `index` is.
+    /// Index in the data set of image `index`.
     fn origin(&self, index: usize) -> Result<usize, DatasetError> {
         let len = self.len();
         let picked = self.indices.get(index).copied();
@@ -87,11 +88,12 @@ impl Dataset for Picked {
     }
 }
 
-/// Downloads what is missing, if the configuration allows it. One rank of each node calls this
-/// before any of them calls [`open`].
+/// Downloads missing files, if the configuration allows it.
+///
+/// One rank of each node calls this before any of them calls [`open`].
 ///
 /// # Errors
-/// If files are missing and cannot be downloaded.
+/// Fails if files are missing and cannot be downloaded.
 pub fn prepare(config: &DataConfig) -> Result<(), DatasetError> {
     if !config.download {
         return Ok(());
@@ -99,26 +101,25 @@ pub fn prepare(config: &DataConfig) -> Result<(), DatasetError> {
     config.kind.download()
 }
 
-/// Whether [`prepare`] would have something to download.
+/// Whether [`prepare`] would download something.
 pub fn needs_download(config: &DataConfig) -> bool {
     config.download && !config.kind.missing().is_empty()
 }
 
-/// Opens both splits; `seed` is that of generated data and of what is kept for validation.
+/// Opens both splits. `seed` decides generated data and the validation split.
 ///
 /// # Errors
-/// If files are missing or not what they should be.
+/// Fails if files are missing or damaged.
 pub fn open(config: &DataConfig, seed: u64) -> Result<Splits, DatasetError> {
     let train = open_split(config, seed, Split::Train)?;
     let test = open_split(config, seed, Split::Test)?;
     fitting(config, train, test)
 }
 
-/// What the configuration makes of a program's own images: as many of them as it says, normalised
-/// as it says.
+/// Applies the configuration to a program's own images: their number and normalization.
 ///
 /// # Errors
-/// If it names another data set, or images to learn from and for evaluation differ in size.
+/// Fails if the configuration names another data set, or training and test images differ in size.
 pub(crate) fn of_program(config: &DataConfig, own: &Splits) -> Result<Splits, DatasetError> {
     if !matches!(config.kind, DataKind::Own(_)) {
         return Err(DatasetError::Settings {
@@ -134,7 +135,7 @@ pub(crate) fn of_program(config: &DataConfig, own: &Splits) -> Result<Splits, Da
     fitting(config, train, test)
 }
 
-/// Both splits, if their images are alike.
+/// Both splits, if their images have the same shape.
 fn fitting(
     config: &DataConfig,
     train: Arc<dyn Dataset>,
@@ -182,8 +183,7 @@ fn open_split(
     ))
 }
 
-/// As many samples of a data set as are wanted; all of it if there are no more, or no number is
-/// given.
+/// The configured number of samples of a data set, or all.
 fn some(
     config: &DataConfig,
     dataset: Arc<dyn Dataset>,
@@ -307,7 +307,7 @@ mod tests {
         };
         let few = some(&config, Arc::new(whole), Some(2));
         let mut image = [0; 48];
-        // The last columns, which are cut off where the image is read as a whole.
+        // The last columns, which a whole-image read crops.
         let mut right = |height, width| Area {
             top: height - 4,
             left: width - 4,

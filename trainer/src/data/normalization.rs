@@ -1,4 +1,4 @@
-//! `data.mean` and `data.std`: other numbers to normalise images by than those of the data set.
+//! Overrides the normalization of a data set by `data.mean` and `data.std`.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use datasets::{Area, Dataset, DatasetError, ImageShape, Normalization};
 
 use crate::config::DataConfig;
 
-/// What images are normalised by, of which that of their data set is `usual`.
+/// The normalization to use; `usual` is that of the data set.
 ///
 /// # Errors
-/// [`DatasetError::Settings`] with the name of the key that has neither one number nor one for each
+/// [`DatasetError::Settings`] with the name of the key that has neither one number nor one per
 /// channel.
 pub(crate) fn normalization(
     config: &DataConfig,
@@ -41,7 +41,7 @@ fn numbers(
     }
 }
 
-/// `dataset`, normalised as the configuration says.
+/// Returns `dataset` with the configured normalization.
 ///
 /// # Errors
 /// As [`normalization`].
@@ -57,7 +57,7 @@ pub(crate) fn normalized(
     })
 }
 
-/// A data set with other numbers to normalise by.
+/// A data set with another normalization.
 struct Normalized {
     dataset: Arc<dyn Dataset>,
     by: Normalization,
@@ -122,7 +122,7 @@ mod tests {
         Arc::new(Generated::new(shape, 2, 8, 1).unwrap())
     }
 
-    /// From the loader, which is what batches that are made on a device go by too.
+    /// The loader's normalization, which batches made on a device use, too.
     #[test]
     fn the_loader_goes_by_the_numbers_of_the_configuration() {
         let usual = colours().normalization();

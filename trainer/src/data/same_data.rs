@@ -1,6 +1,7 @@
-//! Whether all ranks see the same data: nodes have copies of their own, and where one lacks a file,
-//! or calls a class otherwise, its ranks would draw other samples and learn wrong labels without a
-//! word.
+//! Checks that all ranks have the same data.
+//!
+//! Nodes have their own copies. If one lacks a file or names a class differently, its ranks would
+//! silently draw other samples and learn wrong labels.
 
 use burn_dist::ProcessGroup;
 use datasets::Dataset;
@@ -9,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::data::class_names::checksum;
 use crate::error::TrainError;
 
-/// What has to be the same of a data set.
+/// Properties of a data set that must be equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Facts {
     images: usize,
     shape: [usize; 3],
     classes: usize,
-    /// Checksum of the names of the classes in their order.
+    /// Checksum of the class names in their order.
     names: u32,
 }
 
@@ -30,7 +31,7 @@ impl Facts {
         }
     }
 
-    /// What differs first, here and there.
+    /// The first difference, as this value and the other's.
     fn difference(&self, other: &Self) -> Option<[String; 2]> {
         let said = |facts: &Self| {
             let [channels, height, width] = facts.shape;
@@ -46,11 +47,10 @@ impl Facts {
     }
 }
 
-/// Compares what all ranks have opened: their numbers of images, and the classes. A collective
-/// call.
+/// Compares the data of all ranks: numbers of images, and classes. A collective call.
 ///
 /// # Errors
-/// [`TrainError::DataDiffers`] on all ranks alike, if they are not all the same.
+/// [`TrainError::DataDiffers`] on all ranks, if they differ.
 pub(crate) fn check(sets: &[&dyn Dataset], group: &ProcessGroup) -> Result<(), TrainError> {
     let own: Vec<Facts> = sets.iter().map(|data| Facts::of(*data)).collect();
     let message = serde_json::to_vec(&own).unwrap_or_default();
