@@ -1,4 +1,4 @@
-//! `evaluation.json`: which classes a model takes for which, and what it says of a few images.
+//! `evaluation.json`: the confusion matrix, scores per class, and predictions of a few images.
 
 use std::io::{self, Cursor};
 use std::path::Path;
@@ -17,57 +17,58 @@ use crate::system::whole_file;
 /// File in the run folder.
 pub const FILE: &str = "evaluation.json";
 
-/// Most classes for which all pairs of them are counted; more would be no picture any more.
+/// Maximum classes of a confusion matrix. A larger one could not be displayed.
 const MATRIX_CLASSES: usize = 2000;
-/// Images from the beginning of the data set.
+/// Number of images shown from the beginning of the data set.
 const FIRST: usize = 8;
-/// Images that were taken for something else with the greatest confidence.
+/// Number of wrong predictions shown, the most confident ones.
 const MISTAKEN: usize = 16;
-/// Classes that are given for each of them.
+/// Likeliest classes shown for each image.
 const CLASSES: usize = 3;
-/// Longest side of a picture, in pixels.
+/// Longest side of a thumbnail, in pixels.
 const SIDE: u32 = 64;
 
-/// What there is to know of an evaluation beside its means.
+/// Details of an evaluation beside its means.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Details {
-    /// Epoch after which it took place.
+    /// Epoch before the evaluation.
     pub epoch: u64,
     /// Steps so far.
     pub step: u64,
     /// Mean loss.
     pub loss: f64,
-    /// Share of samples whose class was predicted.
+    /// Fraction of samples with the right prediction.
     pub accuracy: f64,
-    /// The same for the five most likely classes, where there are more.
+    /// Fraction of samples whose class is among the five likeliest, if the model has more classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top5: Option<f64>,
     /// Samples.
     pub samples: u64,
     /// Names of the classes.
     pub class_names: Vec<String>,
-    /// How often which class (row) was taken for which (column); not with very many classes.
+    /// Confusion matrix: samples of the class of the row that were predicted as that of the column.
+    /// `None` with too many classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confusion: Option<Vec<Vec<i64>>>,
-    /// Of each class.
+    /// Counts of each class.
     pub per_class: Vec<ClassCount>,
-    /// The first images, and the gravest mistakes.
+    /// The first images, and the most confident mistakes.
     pub predictions: Vec<Prediction>,
 }
 
 /// Samples of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassCount {
-    /// How many there are.
+    /// Number of samples.
     pub samples: i64,
-    /// Of how many the class was predicted.
+    /// Number of right predictions.
     pub correct: i64,
 }
 
-/// One image and what the model says of it.
+/// One image and the model's prediction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// A small PNG.
+    /// Thumbnail, a PNG in base64.
     pub image_png_base64: String,
     /// The right class.
     pub label: usize,
@@ -75,12 +76,12 @@ pub struct Prediction {
     pub top: Vec<Guess>,
 }
 
-/// A class and how likely the model thinks it is.
+/// A class and its predicted probability.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Guess {
     /// The class.
     pub class: usize,
-    /// From 0 to 1.
+    /// Probability from 0 to 1.
     pub probability: f64,
 }
 
@@ -102,7 +103,7 @@ impl Candidate {
 #[derive(Debug)]
 pub(crate) struct Tally {
     classes: usize,
-    /// Row by row; empty with too many classes.
+    /// Rows of the confusion matrix; empty with too many classes.
     confusion: Vec<i64>,
     samples: Vec<i64>,
     correct: Vec<i64>,
@@ -126,7 +127,7 @@ impl Tally {
         }
     }
 
-    /// Takes a sample of class `label` and the model's scores for it.
+    /// Counts a sample of class `label` with the model's scores for it.
     pub(crate) fn see(&mut self, index: usize, label: usize, predicted: usize, scores: &[f32]) {
         if label >= self.classes || predicted >= self.classes {
             return;
@@ -154,7 +155,7 @@ impl Tally {
         }
     }
 
-    /// Adds what the other ranks counted.
+    /// Adds the counts of the other ranks.
     pub(crate) fn gather(
         mut self,
         dataset: &dyn Dataset,
@@ -178,7 +179,8 @@ impl Tally {
             .into_iter()
             .partition(|candidate| candidate.index < FIRST);
         keep_gravest(&mut mistaken);
-        // Every rank has the whole data set, so rank 0 draws what the others have chosen.
+        // Every rank has the whole data set, so rank 0 draws the images that the others have
+        // chosen.
         let drawn = match group.rank() {
             0 => [first, mistaken].concat(),
             _ => Vec::new(),
@@ -211,23 +213,22 @@ impl Tally {
     }
 }
 
-/// Takes away what a run folder has of an evaluation after this step, to which the run has gone
-/// back.
+/// Removes an evaluation after step `step` from a run folder whose run went back to that step.
 pub(crate) fn forget_after(run_dir: &Path, step: u64) {
     let path = run_dir.join(FILE);
     let bytes = whole_file::read(&path).unwrap_or_default();
     let details = serde_json::from_slice::<Details>(&bytes);
     if details.is_ok_and(|details| details.step > step) {
-        // Only for people to look at, and soon written anew.
+        // The file is only for people, and is soon written again.
         let _ = std::fs::remove_file(path);
     }
 }
 
 impl Details {
-    /// Writes them into the run folder, whole or not at all.
+    /// Writes the file into the run folder atomically.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if the system refuses.
     pub fn write(&self, run_dir: &Path) -> Result<(), TrainError> {
         let path = run_dir.join(FILE);
         let written = serde_json::to_vec(self).map_err(io::Error::from);
@@ -236,7 +237,7 @@ impl Details {
     }
 }
 
-/// Keeps the mistakes with the greatest confidence; of equal ones, those that come first.
+/// Keeps the most confident mistakes; among equal ones, the first.
 fn keep_gravest(mistaken: &mut Vec<Candidate>) {
     mistaken.sort_by(|a, b| {
         let by_confidence = b.confidence().total_cmp(&a.confidence());
@@ -245,13 +246,13 @@ fn keep_gravest(mistaken: &mut Vec<Candidate>) {
     mistaken.truncate(MISTAKEN);
 }
 
-/// The classes with the highest scores, and their shares of the softmax.
+/// The classes with the highest scores, and their softmax probabilities.
 fn likeliest(scores: &[f32]) -> Vec<Guess> {
     let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |score: f32| f64::from(score - highest).exp();
     let sum: f64 = scores.iter().map(|score| weight(*score)).sum();
     let mut classes: Vec<usize> = (0..scores.len()).collect();
-    // The higher score first, of equal ones the first class.
+    // Higher scores first; among equal ones, the first class.
     let order = |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b));
     if CLASSES < classes.len() {
         classes.select_nth_unstable_by(CLASSES, order);
@@ -278,7 +279,7 @@ fn draw(dataset: &dyn Dataset, candidate: Candidate) -> Result<Prediction, Train
     })
 }
 
-/// A small picture of an image whose channels lie one after the other.
+/// A thumbnail of an image in channel-major order.
 fn png(pixels: &[u8], shape: ImageShape) -> Vec<u8> {
     let plane = shape.height * shape.width;
     let at = |channel: usize, pixel: usize| pixels.get(channel * plane + pixel).copied();
@@ -295,7 +296,7 @@ fn png(pixels: &[u8], shape: ImageShape) -> Vec<u8> {
         if width.max(height) > SIDE {
             picture = picture.thumbnail(SIDE, SIDE);
         }
-        // Memory does not refuse to be written; an empty picture is no reason to stop.
+        // Writing to memory cannot fail; an empty picture is no reason to stop.
         let _ = picture.write_to(&mut Cursor::new(&mut bytes), ImageFormat::Png);
     }
     bytes
@@ -325,7 +326,7 @@ mod tests {
         let data = Digits::new(Split::Test, 100, 1);
         let mut tally = Tally::new(10);
         for index in 0..100 {
-            // Every third is taken for the next class, ever more confidently.
+            // Every third image is predicted as the next class, with growing confidence.
             let label = index % 10;
             let predicted = if index % 3 == 0 {
                 (label + 1) % 10

@@ -1,4 +1,4 @@
-//! Evaluation by all ranks together, exact at any world size: every sample counts once.
+//! Evaluation on all ranks together, exact at any world size: every sample counts once.
 
 use burn::tensor::{Device, ExecutionError, FloatDType, Tensor, TensorData};
 use burn_dist::parallel::Precision;
@@ -15,14 +15,15 @@ use crate::eval::reading::Reading;
 use crate::eval::scores::{TOP, cross_entropy, is_among_top, likeliest};
 use crate::system::output::complain;
 
-/// Batches of an evaluation from one look at whether it should go on to the next.
+/// Batches between two checks whether to go on.
 const LOOK_EVERY: i64 = 4;
 
-/// What an evaluation finds.
+/// Result of an evaluation.
 pub(crate) type Evaluated = (Evaluation, Details);
 
-/// What `evaluate` finds in `precision`; in `f32` where that is f16 and a model's numbers may have
-/// been too large for it, as they may be in a training, whose steps are then left out. On all ranks
+/// Evaluates in `precision`, and again in `f32` if f16 overflowed.
+///
+/// Training skips steps that overflow in f16, so a model may exceed its range. All ranks decide
 /// alike.
 pub(crate) fn within_range(
     precision: Precision,
@@ -43,42 +44,43 @@ pub(crate) fn within_range(
     evaluate(Precision::F32)
 }
 
-/// What a model is evaluated on, and by whom.
+/// Data, device and ranks of an evaluation.
 #[derive(Clone, Copy)]
 pub(crate) struct Evaluator<'a> {
     /// The data set of the loader.
     pub dataset: &'a dyn Dataset,
     /// Reads the samples.
     pub loader: &'a Loader,
-    /// The samples, where they lie on the device.
+    /// The samples, if they are on the device.
     pub resident: Option<&'a DeviceData>,
-    /// This rank's part of them.
+    /// This rank's part of the samples.
     pub sampler: &'a EvalSampler,
-    /// What computes.
+    /// The device to evaluate on.
     pub device: &'a Device,
-    /// In which number format: that of the images that the model is given.
+    /// Number format of the images, and so of the forward pass.
     pub precision: Precision,
     /// The ranks.
     pub group: &'a ProcessGroup,
-    /// A forward pass is a collective call, so all ranks have to make as many.
+    /// Whether a forward pass is a collective call, so that all ranks must make the same number.
     pub together: bool,
 }
 
 impl Evaluator<'_> {
-    /// Whether any rank wants to end, now. A collective call.
+    /// Whether any rank asks to end. A collective call.
     fn any(&self, wants: bool) -> Result<bool, TrainError> {
         let mut any = [i64::from(wants)];
         self.group.all_reduce(&mut any, ReduceOp::Max)?;
         Ok(any[0] > 0)
     }
 
-    /// Evaluates `model`, which must not record gradients, and counts which classes are taken for
-    /// which. Every rank takes its own part of the samples; all get the result for the whole, and
-    /// rank 0 sample predictions too. Gives nothing if `unless` becomes true on any rank meanwhile:
-    /// all look after the same batches, and end together.
+    /// Evaluates `model`, which must not record gradients.
+    ///
+    /// Every rank takes its own part of the samples. All ranks get the overall result; only rank 0
+    /// gets sample predictions. Returns `None` if `unless` becomes true on any rank: all ranks
+    /// check after the same batches and end together.
     ///
     /// # Errors
-    /// If a sample cannot be read or a rank fails.
+    /// Fails if a sample cannot be read or a rank fails.
     pub fn evaluate<M: ImageClassifier>(
         &self,
         model: &M,
@@ -89,7 +91,7 @@ impl Evaluator<'_> {
         self.group.all_reduce(&mut passes, ReduceOp::Max)?;
         let mut batches = Batches::new(self.loader, self.resident, epoch);
         let mut sums = Sums::new(self.dataset.class_names().len());
-        // A GPU gets a batch before the scores of the one before are waited for.
+        // Queue the next batch on a GPU before waiting for the last scores.
         let mut before: Option<Scored> = None;
         for pass in 0..passes[0] {
             if let Some(unless) = unless
@@ -127,7 +129,8 @@ impl Evaluator<'_> {
         })
     }
 
-    /// A forward pass of nothing, where it is a collective call and other ranks have a batch more.
+    /// Makes an empty forward pass. Needed if it is a collective call and other ranks have one more
+    /// batch.
     fn keep_company<M: ImageClassifier>(&self, model: &M) {
         if self.together {
             let shape = self.dataset.shape();
@@ -138,7 +141,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// A batch whose scores may still be on their way.
+/// A batch whose scores may still be in flight.
 struct Scored {
     labels: Vec<i32>,
     indices: Vec<usize>,
@@ -147,12 +150,14 @@ struct Scored {
     scores: Reading,
 }
 
-/// Counts in integers, and sums in double precision of losses in single precision, which are exact
-/// but for the last digits: nothing that is compared depends on who summed what.
+/// Sums of an evaluation.
+///
+/// Counts are integers, and losses in f32 are summed in f64. The sums are exact but for the last
+/// digits, so compared values do not depend on how ranks divide the samples.
 struct Sums {
     loss: f64,
     correct: i64,
-    /// Right ones among the most likely.
+    /// Samples whose class is among the likeliest.
     top: i64,
     samples: i64,
     tally: Tally,
@@ -171,7 +176,7 @@ impl Sums {
         }
     }
 
-    /// Waits for the scores of a batch.
+    /// Waits for the scores of a batch and adds them.
     fn add(&mut self, batch: Scored) -> Result<(), TrainError> {
         let scores = batch.scores.wait().map_err(not_computed)?;
         let expected = batch.labels.len() * batch.classes;
@@ -194,7 +199,7 @@ impl Sums {
         Ok(())
     }
 
-    /// What all ranks have found, for all of them. A collective call.
+    /// Combines the results of all ranks. A collective call.
     fn over_ranks(
         self,
         dataset: &dyn Dataset,
@@ -217,7 +222,7 @@ impl Sums {
     }
 }
 
-/// What the device has computed for an evaluation.
+/// Converts a device error in an evaluation.
 pub(crate) fn read(data: Result<TensorData, ExecutionError>) -> Result<TensorData, TrainError> {
     data.map_err(|error| not_computed(error.to_string()))
 }
@@ -245,7 +250,7 @@ mod tests {
     use crate::data::batch::to_tensors;
 
     const IMAGES: usize = 37;
-    /// Not of any rank's share a divisor.
+    /// Divides no rank's share.
     const BATCH: usize = 6;
 
     fn data() -> Arc<dyn Dataset> {
@@ -257,7 +262,7 @@ mod tests {
         config.init(&Device::flex()).unwrap()
     }
 
-    /// By the definitions, of all images at once.
+    /// The metrics by their definitions, over all images at once.
     fn expected(model: &Cnn) -> Evaluation {
         let sampler = EvalSampler::new(IMAGES, IMAGES, 0, 1).unwrap();
         let mut batches = Loader::new(data()).unwrap().iter(sampler.epoch());

@@ -1,18 +1,18 @@
-//! How good a model is, in numbers.
+//! Metrics of an evaluation.
 
 use serde::{Deserialize, Serialize};
 
-/// How good a model is on the test images.
+/// Metrics of a model on the test images.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Mean loss over all samples.
     pub loss: f64,
-    /// Share of samples whose class was predicted, from 0 to 1.
+    /// Fraction of samples with the right prediction, from 0 to 1.
     pub accuracy: f64,
-    /// Share of samples whose class was among the five that were thought most likely; only where
-    /// there are more than five.
+    /// Fraction of samples whose class is among the five likeliest. `None` for five classes or
+    /// fewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top5: Option<f64>,
-    /// Samples, over all ranks.
+    /// Number of samples over all ranks.
     pub samples: u64,
 }

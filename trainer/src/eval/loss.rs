@@ -1,4 +1,4 @@
-//! The training objective of a classifier: cross-entropy, with smoothed and with mixed labels.
+//! The training loss of a classifier: cross-entropy with label smoothing and mixed labels.
 
 use burn::tensor::Tensor;
 use burn_dist::parallel::Parallel;
@@ -9,19 +9,21 @@ use crate::data::batch::Targets;
 use crate::error::TrainError;
 use crate::eval::reading::Reading;
 
-/// Mean cross-entropy over a micro-batch, against labels of which a share of `smoothing` (0 to 1)
-/// is spread evenly over all classes (Szegedy et al. 2016, <https://arxiv.org/abs/1512.00567>), as
-/// PyTorch's `label_smoothing` does it. A mixed image counts for both its classes by their weights
-/// (Zhang et al. 2018, <https://arxiv.org/abs/1710.09412>).
+/// Mean cross-entropy over a micro-batch, with label smoothing.
 ///
-/// `logits` is \[samples, classes\], of any float type; the loss is computed in `f32`. The result
-/// has one element.
+/// A fraction `smoothing` (0 to 1) of each label is spread evenly over all classes (Szegedy et al.
+/// 2016, <https://arxiv.org/abs/1512.00567>), as in PyTorch's `label_smoothing`. A mixed image
+/// counts for both its classes by their weights (Zhang et al. 2018,
+/// <https://arxiv.org/abs/1710.09412>).
+///
+/// `logits` is \[samples, classes\] of any float type. The loss is computed in `f32` and has one
+/// element.
 pub fn objective(logits: Tensor<2>, targets: Targets, smoothing: f64) -> Tensor<1> {
     let other = targets.mix.map(|mix| (mix.labels, mix.weights));
     ops::cross_entropy(logits, targets.labels, other, smoothing)
 }
 
-/// The loss of a micro-batch: forward in the number format of `parallel`, the rest in f32.
+/// Loss of a micro-batch: forward in the number format of `parallel`, the rest in f32.
 pub fn of_batch<M: ImageClassifier>(
     parallel: &Parallel<M>,
     (images, targets): (Tensor<4>, Targets),
@@ -31,8 +33,7 @@ pub fn of_batch<M: ImageClassifier>(
     objective(parallel.model().forward(images), targets, smoothing)
 }
 
-/// The value of a loss in step `number`. What failed on the device since the last reading shows
-/// here.
+/// Reads the value of a loss in step `number`. Errors on the device since the last read show here.
 ///
 /// # Errors
 /// [`TrainError::NotComputed`].
@@ -48,7 +49,7 @@ fn not_computed(number: u64, reason: String) -> TrainError {
     }
 }
 
-/// The mean loss of a step's micro-batches, which a GPU may still have to compute.
+/// Mean loss of a step's micro-batches, which a GPU may still be computing.
 #[derive(Debug)]
 pub struct StepLoss {
     number: u64,
@@ -56,8 +57,9 @@ pub struct StepLoss {
 }
 
 impl StepLoss {
-    /// Of the losses of the micro-batches of step `number`, of which there is at least one. A GPU
-    /// is not waited for, so that it gets the next step's work before it is done with this one's.
+    /// Starts to read the losses of step `number`'s micro-batches, at least one.
+    ///
+    /// It does not wait for a GPU, so that the next step's work can be queued.
     ///
     /// # Errors
     /// As [`read`].
@@ -66,12 +68,12 @@ impl StepLoss {
         Ok(Self { number, losses })
     }
 
-    /// Whether there is nothing to wait for.
+    /// Whether the value has arrived.
     pub fn is_known(&self) -> bool {
         matches!(self.losses, Reading::Known(_))
     }
 
-    /// Waits for it.
+    /// Waits for the value.
     ///
     /// # Errors
     /// As [`read`].
@@ -85,7 +87,7 @@ impl StepLoss {
 
 #[cfg(test)]
 impl StepLoss {
-    /// One that is known.
+    /// Makes a loss that is known already.
     pub fn known(loss: f32) -> Self {
         Self {
             number: 0,

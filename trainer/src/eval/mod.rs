@@ -1,4 +1,4 @@
-//! How good a model is: losses, scores, and an evaluation over all ranks.
+//! Evaluates models: losses, metrics from scores, and an evaluation over all ranks.
 
 pub mod details;
 pub mod evaluate;

@@ -1,9 +1,8 @@
-//! Numbers on their way from what computes them: a GPU is waited for only when they are wanted, so
-//! that it gets other work meanwhile.
+//! Asynchronous reads from the device: the host waits only when it needs the numbers.
 
 use burn::tensor::Tensor;
 
-/// The numbers of some tensors, as `f32`, one tensor after the other.
+/// The values of some tensors as `f32`, one tensor after another.
 #[derive(Debug)]
 pub(crate) enum Reading {
     Known(Vec<f32>),
@@ -11,10 +10,10 @@ pub(crate) enum Reading {
 }
 
 impl Reading {
-    /// Begins to read `tensors`, of which there is at least one.
+    /// Starts to read `tensors`, at least one.
     ///
     /// # Errors
-    /// What failed on the device, in its words, where it is waited for.
+    /// The device's error message, if this call waits.
     pub fn start(tensors: Vec<Tensor<1>>) -> Result<Self, String> {
         if tensors
             .iter()
@@ -30,10 +29,10 @@ impl Reading {
         Ok(Self::Known(numbers))
     }
 
-    /// Waits for them.
+    /// Waits for the values.
     ///
     /// # Errors
-    /// What failed on the device, in its words.
+    /// The device's error message.
     pub fn wait(self) -> Result<Vec<f32>, String> {
         match self {
             Self::Known(numbers) => Ok(numbers),

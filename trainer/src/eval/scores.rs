@@ -1,10 +1,11 @@
-//! What a model's scores for one image say: on the host and in double precision, so that one
-//! reading of a batch is all that an evaluation takes of a device.
+//! Metrics from a model's scores for one image, computed on the host in double precision.
+//!
+//! One read of a batch's scores is all that an evaluation needs from the device.
 
-/// Among so many classes the right one must be for the accuracy of the most likely ones.
+/// Number of likeliest classes for the top-5 accuracy.
 pub(crate) const TOP: usize = 5;
 
-/// The class with the highest of the `scores`, the first of equal ones; 0 where none is a number.
+/// The class with the highest score, the first of equal ones. 0 if all scores are NaN.
 pub(crate) fn likeliest(scores: &[f32]) -> usize {
     let highest = |best: usize, (class, score): (usize, &f32)| match scores.get(best) {
         Some(highest) if highest.is_nan() && !score.is_nan() => class,
@@ -14,8 +15,7 @@ pub(crate) fn likeliest(scores: &[f32]) -> usize {
     scores.iter().enumerate().fold(0, highest)
 }
 
-/// Cross-entropy, `-log softmax(scores)[label]`; not a number where a score is none, or `label` is
-/// no class.
+/// Cross-entropy `-log softmax(scores)[label]`. NaN if a score is NaN, or `label` is no class.
 pub(crate) fn cross_entropy(scores: &[f32], label: usize) -> f64 {
     let Some(own) = scores.get(label) else {
         return f64::NAN;
@@ -28,13 +28,14 @@ pub(crate) fn cross_entropy(scores: &[f32], label: usize) -> f64 {
     sum.ln() + (highest - f64::from(*own))
 }
 
-/// Whether fewer than five classes have a higher score; of equal ones the first counts as higher.
+/// Whether fewer than five classes have a higher score. Among equal scores, the first class counts
+/// as higher.
 pub(crate) fn is_among_top(scores: &[f32], label: usize) -> bool {
     let Some(own) = scores.get(label) else {
         return false;
     };
     let higher = |(class, score): (usize, &f32)| score > own || (score == own && class < label);
-    // What is not a number is above nothing: it must not count as a success.
+    // NaN compares false with everything, and must not count as a success.
     !own.is_nan()
         && scores
             .iter()
