@@ -1,4 +1,4 @@
-//! Axes: where a value lies in a picture, and which round values are named beside it.
+//! Axes of plots: positions of values, and round values for labels.
 
 use super::series::Point;
 
@@ -8,13 +8,13 @@ pub struct Axis {
     low: f64,
     high: f64,
     logarithmic: bool,
-    /// Places of `low` and `high` in the picture.
+    /// Positions of `low` and `high` in the picture.
     from: f64,
     to: f64,
 }
 
 impl Axis {
-    /// An axis that just holds these values.
+    /// Makes an axis from `low` to `high` exactly.
     pub fn tight(low: f64, high: f64, from: f64, to: f64) -> Self {
         let (low, high) = widened(low, high);
         Self {
@@ -26,7 +26,7 @@ impl Axis {
         }
     }
 
-    /// An axis that begins and ends at round values.
+    /// Makes an axis that begins and ends at round values.
     pub fn round(low: f64, high: f64, from: f64, to: f64) -> Self {
         let (low, high) = widened(low, high);
         let step = round_step(low, high, 5);
@@ -35,12 +35,12 @@ impl Axis {
         Self::tight(down.min(low), up.max(high), from, to)
     }
 
-    /// A logarithmic axis; a linear one where values are not positive.
+    /// Makes a logarithmic axis, or a linear one if values are not positive.
     pub fn logarithmic(low: f64, high: f64, from: f64, to: f64) -> Self {
         if low <= 0.0 || high <= 0.0 {
             return Self::round(low, high, from, to);
         }
-        // Room at both ends, and for a single value.
+        // Leaves room at both ends, and around a single value.
         let (low, high) = (low / 1.1, high * 1.1);
         Self {
             low,
@@ -51,7 +51,7 @@ impl Axis {
         }
     }
 
-    /// Where a value lies; one beyond the axis lies at its end.
+    /// Position of a value. A value outside the axis goes to its end.
     pub fn place(&self, value: f64) -> f64 {
         let share = match self.logarithmic {
             false => (value - self.low) / (self.high - self.low),
@@ -65,7 +65,7 @@ impl Axis {
         self.from + (self.to - self.from) * share
     }
 
-    /// Values to name, with their names; on a linear axis at least `apart` from each other.
+    /// Values to label, with their labels; on a linear axis at least `apart` from each other.
     pub fn ticks(&self, wanted: u32, apart: f64) -> Vec<(f64, String)> {
         match self.logarithmic {
             true => self.logarithmic_ticks(wanted),
@@ -104,11 +104,11 @@ impl Axis {
         if ticks.len() > 1 {
             return ticks;
         }
-        // Less than a factor: as on a linear axis.
+        // An axis within one factor is labeled like a linear one.
         self.linear_ticks(wanted, 0.0)
     }
 
-    /// What a script needs to turn places into values again.
+    /// Data for the script, which maps positions back to values.
     pub fn attribute(&self) -> String {
         let kind = if self.logarithmic { "log" } else { "linear" };
         format!(
@@ -118,7 +118,7 @@ impl Axis {
     }
 }
 
-/// Smallest and largest value of points, by one of their numbers.
+/// Minimum and maximum of points by one coordinate.
 pub fn range<'a>(
     points: impl IntoIterator<Item = &'a Point>,
     by: impl Fn(&Point) -> f64,
@@ -127,10 +127,10 @@ pub fn range<'a>(
     ranges.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)))
 }
 
-/// Room around a single value.
+/// Adds room around a single value.
 fn widened(low: f64, high: f64) -> (f64, f64) {
     let span = high - low;
-    // Less cannot be told apart after a subtraction.
+    // A smaller difference is lost in rounding.
     if span > 1e-9 * low.abs().max(high.abs()) {
         return (low, high);
     }
@@ -149,7 +149,7 @@ fn round_step(low: f64, high: f64, wanted: u32) -> f64 {
     fitting.unwrap_or(10.0) * power
 }
 
-/// A value on an axis with this distance between values.
+/// Label of a value, if labels are `step` apart.
 fn tick_label(value: f64, step: f64) -> String {
     if value.abs() < 1e-9 * step {
         return "0".to_owned();
@@ -167,7 +167,7 @@ fn tick_label(value: f64, step: f64) -> String {
     decimals(value, step)
 }
 
-/// With as many decimals as the step has.
+/// The value with as many decimals as the step has.
 fn decimals(value: f64, step: f64) -> String {
     let digits = (-(step.abs() * 1.0001).log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{value:.digits$}")
@@ -184,7 +184,7 @@ fn shortest_exponential(value: f64) -> String {
     }
 }
 
-/// A number for people, with four digits that count.
+/// A number for people, with four significant digits.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {

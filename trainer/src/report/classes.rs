@@ -1,5 +1,4 @@
-//! What an evaluation says of single classes: how well each is known, which is taken for which, and
-//! a few images.
+//! Sections of a report on single classes: accuracies, most frequent mistakes, and example images.
 
 use std::fmt::Write;
 
@@ -11,17 +10,17 @@ use super::html;
 use super::matrix::Matrix;
 use crate::eval::details::{Details, Prediction};
 
-/// Most images that are shown, and most characters of one and of all.
+/// Maximum number of images, and maximum characters of one and of all.
 const IMAGES: usize = 64;
 const IMAGE_LENGTH: usize = 270_000;
 const IMAGES_LENGTH: usize = 700_000;
-/// Most bars of the accuracies.
+/// Maximum bars of the accuracies.
 const BARS: usize = 400;
-/// Most bars with names.
+/// Maximum bars with names.
 const NAMED: usize = 120;
-/// Up to here there is room beside each bar for a long name and for the counts.
+/// Up to this number, a bar has room for a long name and the counts.
 const FEW: usize = 24;
-/// Pairs of classes and single classes in tables.
+/// Rows of the tables of class pairs and of single classes.
 const ROWS: usize = 12;
 
 const WIDTH: f64 = 1100.0;
@@ -29,7 +28,7 @@ const WIDTH: f64 = 1100.0;
 /// Beginning of every PNG.
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-/// The name of a class, as text; its number where it has none.
+/// The name of a class, or its number if it has none. Not escaped.
 pub fn class_name(names: &[String], class: usize) -> String {
     match names.get(class) {
         Some(name) if !name.trim().is_empty() => name.clone(),
@@ -37,7 +36,7 @@ pub fn class_name(names: &[String], class: usize) -> String {
     }
 }
 
-/// One class that was seen at least once.
+/// One class with at least one sample.
 #[derive(Clone, Debug)]
 struct Class {
     name: String,
@@ -51,7 +50,7 @@ impl Class {
     }
 }
 
-/// All sections; empty where there is nothing.
+/// All sections; empty without data.
 pub fn sections(details: &Details) -> String {
     let classes = classes(details);
     let mut plots = match classes.len() {
@@ -93,7 +92,7 @@ fn classes(details: &Details) -> Vec<Class> {
     .collect()
 }
 
-/// A bar for each class, in their order.
+/// One bar per class, in their order.
 fn rows(classes: &[Class]) -> String {
     let (row, left, right) = (24.0, 190.0, 130.0);
     let height = row * classes.len() as f64 + 4.0;
@@ -126,7 +125,8 @@ fn rows(classes: &[Class]) -> String {
     )
 }
 
-/// Thin bars from the worst class to the best; with very many classes, means of neighbours.
+/// Thin bars from the worst class to the best. With very many classes, each bar is a mean of
+/// neighbors.
 fn columns(classes: &[Class]) -> String {
     let mut sorted: Vec<&Class> = classes.iter().collect();
     sorted.sort_by(|a, b| a.accuracy().total_cmp(&b.accuracy()));
@@ -228,7 +228,7 @@ fn boxed(heading: &str, head: &[&str], rows: &[Vec<String>]) -> String {
     )
 }
 
-/// Images with what the model thinks they are.
+/// Images with their predictions.
 fn pictures(predictions: &[Prediction], names: &[String]) -> String {
     let mut html = String::new();
     let mut left = IMAGES_LENGTH;
@@ -249,7 +249,7 @@ fn pictures(predictions: &[Prediction], names: &[String]) -> String {
     }
 }
 
-/// Whether this may stand in a `data:` URI.
+/// Whether this is a PNG in base64, safe in a `data:` URI.
 fn is_png(base64: &str) -> bool {
     base64.len() <= IMAGE_LENGTH
         && STANDARD

@@ -1,4 +1,4 @@
-//! The page that shows several runs beside each other.
+//! The page that compares several runs.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use super::overview::{percent, plots};
 use super::plot::{self, COLOURS, Curve, Frame, Pen};
 use super::series::{Point, Series};
 
-/// Accuracies to which times are told, in ten thousandths.
+/// Accuracies for the table of times, in ten thousandths.
 const LEVELS: &[u32] = &[
     1000, 2000, 3000, 4000, 5000, 6000, 7000, 7500, 8000, 8500, 9000, 9300, 9500, 9700, 9800, 9900,
     9950,
 ];
-/// How many of them.
+/// Number of accuracies in the table.
 const TOLD: usize = 5;
 
 /// The whole page.
@@ -34,7 +34,7 @@ pub fn page(runs: &[Run]) -> String {
     html::page("Comparison of runs", &body)
 }
 
-/// Names of the folders, with numbers where they are the same.
+/// Names of the folders, numbered if they are equal.
 fn names(runs: &[Run]) -> Vec<String> {
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     let number = runs.iter().map(|run| {
@@ -55,7 +55,7 @@ fn boxed(table: &str) -> String {
     }
 }
 
-/// The name of a run with its colour in the plots.
+/// The name of a run with its color in the plots.
 fn key(name: &str, index: usize) -> String {
     format!(
         "<span class=\"key c{}\">{}</span>",
@@ -199,7 +199,7 @@ fn times(runs: &[Run], names: &[String]) -> String {
     html::table("", &head, &rows)
 }
 
-/// Keys of the configurations that are not the same in all runs.
+/// Configuration keys that differ between runs.
 fn settings(runs: &[Run], names: &[String]) -> String {
     let flat: Vec<BTreeMap<String, String>> = runs.iter().map(flat_config).collect();
     let mut keys: Vec<&String> = flat.iter().flat_map(BTreeMap::keys).collect();
@@ -232,7 +232,7 @@ fn settings(runs: &[Run], names: &[String]) -> String {
     html::table("keys2", &head, &rows)
 }
 
-/// Dotted keys and their values as TOML; nothing if it cannot be read.
+/// Dotted keys and their values as TOML. Empty if the configuration cannot be read.
 fn flat_config(run: &Run) -> BTreeMap<String, String> {
     let table = run
         .config
@@ -247,7 +247,7 @@ fn flatten(prefix: &str, table: &toml::Table, flat: &mut BTreeMap<String, String
     for (key, value) in table {
         let key = format!("{prefix}{key}");
         match value {
-            // The parser limits how deep tables may lie in each other.
+            // The recursion is bounded: the parser limits the depth of tables.
             toml::Value::Table(table) => flatten(&format!("{key}."), table, flat),
             value => {
                 flat.insert(key, value.to_string());

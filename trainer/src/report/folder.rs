@@ -1,5 +1,7 @@
-//! What a run folder holds. Only the metrics must be there; every other file may be missing, and
-//! one that cannot be read is a remark in the report.
+//! Reads a run folder for a report.
+//!
+//! Only the metrics are required. A file that is missing is left out, and one that cannot be read
+//! becomes a remark.
 
 use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -14,23 +16,23 @@ use crate::eval::details::{self, Details};
 use crate::run::environment::{self, Environment};
 use crate::run::metrics;
 
-/// Longest file that is read whole; the confusion matrix of 2000 classes is shorter.
+/// Maximum size of a file. The confusion matrix of 2000 classes is smaller.
 const WHOLE: u64 = 64 << 20;
 
-/// A run, as its folder tells it.
+/// Contents of a run folder.
 #[derive(Debug)]
 pub struct Run {
     /// Name of the folder.
     pub name: String,
-    /// Its numbers.
+    /// Metrics of the run.
     pub metrics: Metrics,
     /// The resolved configuration.
     pub config: Option<String>,
-    /// What ran where.
+    /// Software, hosts and device of the run.
     pub environment: Option<Environment>,
     /// The last evaluation.
     pub details: Option<Details>,
-    /// Files that are there but cannot be used, and why.
+    /// Files that exist but cannot be used, with the reasons.
     pub remarks: Vec<String>,
 }
 
@@ -38,7 +40,7 @@ impl Run {
     /// Reads a run folder.
     ///
     /// # Errors
-    /// If there is no such folder, or no metrics in it.
+    /// Fails if the folder does not exist or has no metrics.
     pub fn read(folder: &Path) -> Result<Self, ReportError> {
         if !folder.is_dir() {
             return Err(ReportError::NoRun(folder.to_owned()));
@@ -71,7 +73,7 @@ impl Run {
     }
 }
 
-/// The last part of the path, also of one like `.` or `..`.
+/// The last part of the path. Also resolves paths like `.` or `..`.
 fn name(folder: &Path) -> String {
     let absolute = folder.canonicalize();
     let path: PathBuf = absolute.unwrap_or_else(|_| folder.to_owned());

@@ -1,14 +1,14 @@
-//! The frame of a page: everything is inside the one file, and the page may fetch nothing.
+//! HTML of a page: one self-contained file that may fetch nothing.
 
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Longest name that is shown whole.
+/// Maximum characters of a name.
 const NAME: usize = 48;
 
-/// Text that stands for itself, in an element or in a quoted attribute.
+/// Escapes text for an element or a quoted attribute.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -19,7 +19,7 @@ pub fn escape(text: &str) -> String {
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
             '\n' | '\t' => escaped.push(character),
-            // Not allowed in HTML.
+            // HTML forbids control characters.
             character if character.is_control() => escaped.push('\u{fffd}'),
             character => escaped.push(character),
         }
@@ -27,7 +27,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// A name, escaped and not too long.
+/// A name, escaped and shortened.
 pub fn name(text: &str) -> String {
     shortened(text, NAME)
 }
@@ -40,7 +40,7 @@ pub fn shortened(text: &str, characters: usize) -> String {
     }
 }
 
-/// A whole page. `body` is HTML, the title is text.
+/// A complete page. `body` is HTML, `title` is text.
 pub fn page(title: &str, body: &str) -> String {
     let title = escape(title);
     format!(
@@ -54,7 +54,7 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// A section with a heading; nothing for an empty one.
+/// A section with a heading; empty if the content is.
 pub fn section(heading: &str, content: &str) -> String {
     match content.is_empty() {
         true => String::new(),
@@ -85,7 +85,7 @@ pub fn cards(cards: &[(&str, String)]) -> String {
     html
 }
 
-/// Seconds as people say them.
+/// Seconds in human-readable form.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     match whole {

@@ -1,5 +1,6 @@
-//! What a report takes from `metrics.jsonl`: read line by line into bounded memory, whatever the
-//! length of the run, and whatever a crash or an editor has done to the file.
+//! Reads `metrics.jsonl` for a report, line by line into bounded memory.
+//!
+//! The file may have any length, and damage by a crash or an editor.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
@@ -9,16 +10,16 @@ use serde::Deserialize;
 use super::series::{Series, is_drawable};
 use crate::run::metrics::Changed;
 
-/// Longest line that is read; one with the numbers of ten thousand ranks is shorter.
+/// Maximum length of a line. One with the numbers of ten thousand ranks is shorter.
 const LINE: u64 = 1 << 20;
-/// Most ranks whose work is shown.
+/// Maximum number of ranks.
 const RANKS: usize = 1 << 16;
-/// Most changed keys that are shown.
+/// Maximum number of changed keys.
 const CHANGES: usize = 1000;
-/// Accuracies are told apart to this part of the whole.
+/// Resolution of accuracies: this many steps up to 1.
 const STEPS_OF_ACCURACY: f64 = 10_000.0;
 
-/// Every field may be missing, and there may be others: older and newer versions write the file.
+/// Tolerates missing and unknown fields, because other versions may have written the file.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum Line {
@@ -95,33 +96,34 @@ pub struct Metrics {
     pub throughput: Series,
     /// Seconds of a step: data, forward, backward, wait, update.
     pub times: [Series; 5],
-    /// MiB.
+    /// Resident memory in MiB.
     pub memory: Series,
-    /// 10¹² operations per second.
+    /// Arithmetic in TFLOP/s.
     pub tflops: Series,
-    /// Share of what the device could do.
+    /// Fraction of the devices' peak.
     pub share_of_peak: Series,
-    /// Norm of the gradient.
+    /// Gradient norm.
     pub gradient_norm: Series,
-    /// Factor of the loss in mixed precision.
+    /// Loss scale, in half precision.
     pub loss_scale: Series,
-    /// Steps that were left out, as last told.
+    /// Skipped steps, as last reported.
     pub skipped_steps: Option<f64>,
     /// Loss on the test images.
     pub eval_loss: Series,
-    /// Share of test images whose class was predicted.
+    /// Accuracy on the test images, from 0 to 1.
     pub accuracy: Series,
-    /// The same over the seconds of training.
+    /// Accuracy over the seconds of training.
     pub accuracy_by_time: Series,
-    /// The same for the five likeliest classes.
+    /// Top-5 accuracy.
     pub top5: Series,
-    /// First seconds of training after which an accuracy was reached, in ten thousandths.
+    /// First training time at which each accuracy was reached. Keys are ten thousandths, values
+    /// seconds.
     reached: BTreeMap<u32, f64>,
     /// Seconds of own work of each rank, over all epochs.
     pub compute: Vec<f64>,
-    /// Seconds of waiting for the others.
+    /// Seconds of waiting of each rank, over all epochs.
     pub wait: Vec<f64>,
-    /// Keys that were changed when the run was continued, and the first step with the change.
+    /// Keys changed at a resume, with the first step that they apply to.
     pub changes: Vec<(f64, Changed)>,
     /// Last step.
     pub step: f64,
@@ -129,17 +131,17 @@ pub struct Metrics {
     pub epoch: f64,
     /// Seconds of training.
     pub elapsed: Option<f64>,
-    /// Lines that are no measurement.
+    /// Number of lines that cannot be read.
     pub broken: u64,
-    /// The first of them, from 1.
+    /// Number of the first of these lines, from 1.
     pub first_broken: u64,
 }
 
 impl Metrics {
-    /// Reads a file. Lines that cannot be read are counted.
+    /// Reads a file, and counts lines that cannot be read.
     ///
     /// # Errors
-    /// If the system cannot read it.
+    /// Fails if the system cannot read the file.
     pub fn read(mut input: impl BufRead) -> io::Result<Self> {
         let mut metrics = Self::default();
         let mut line = Vec::new();
@@ -180,13 +182,13 @@ impl Metrics {
         series.iter().all(|series| series.is_empty())
     }
 
-    /// Seconds of training after which this accuracy was reached first, if it was.
+    /// Seconds of training until this accuracy was first reached, if it was.
     pub fn seconds_to(&self, ten_thousandths: u32) -> Option<f64> {
         let later = self.reached.range(ten_thousandths..);
         later.map(|(_, seconds)| *seconds).reduce(f64::min)
     }
 
-    /// The best accuracy whose time is known, in ten thousandths.
+    /// The best accuracy with a known time, in ten thousandths.
     pub fn best_reached(&self) -> Option<u32> {
         self.reached.keys().next_back().copied()
     }
@@ -238,7 +240,7 @@ impl Metrics {
         self.skipped_steps = line.skipped_steps.or(self.skipped_steps);
         if let Some(t) = &line.time {
             let times = [t.data, t.forward, t.backward, t.wait, t.update];
-            // All or none, so that the areas have the same places.
+            // All or none, so that the stacked areas have the same positions.
             if times.into_iter().all(is_drawable) {
                 for (series, seconds) in self.times.iter_mut().zip(times) {
                     series.push(step, seconds);
@@ -259,7 +261,7 @@ impl Metrics {
         };
         self.accuracy_by_time.push_some(seconds, line.accuracy);
         if let Some(accuracy) = line.accuracy {
-            // The small number makes up for the rounding of the product; a cast saturates.
+            // The small number compensates the rounding of the product; the cast saturates.
             let level = (accuracy.min(1.0) * STEPS_OF_ACCURACY + 1e-6) as u32;
             let first = self.reached.entry(level).or_insert(seconds);
             *first = first.min(seconds);

@@ -1,27 +1,28 @@
-//! The confusion matrix as a heat map: right answers in one colour, mistakes in another, so that
-//! few mistakes among many right answers are seen.
+//! The confusion matrix as a heat map.
+//!
+//! Right predictions and mistakes have different colors, so that few mistakes among many right
+//! predictions stand out.
 
 use std::fmt::Write;
 
 use super::classes::class_name;
 use super::html;
 
-/// Most cells along a side; more classes share cells with their neighbours.
+/// Maximum cells along a side. More classes share cells with their neighbors.
 const CELLS: usize = 150;
-/// Up to here every row has its name.
+/// Maximum classes with a name on every row.
 const NAMED: usize = 120;
-/// Up to here every cell shows its count.
+/// Maximum classes with a count in every cell.
 const COUNTED: usize = 20;
-/// Most characters of a name beside it, and the side of cells from which on letters are of the
-/// usual size.
+/// Maximum characters of a name, and the cell size from which letters have full size.
 const LONGEST: usize = 18;
 const LETTERS: f64 = 12.0;
-/// Degrees of colour.
+/// Number of color levels.
 const LEVELS: usize = 12;
 /// Side of the whole picture.
 const SIDE: f64 = 760.0;
 
-/// A checked matrix.
+/// A validated matrix.
 #[derive(Debug)]
 pub struct Matrix<'a> {
     rows: &'a [Vec<i64>],
@@ -29,14 +30,14 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// The matrix, if it is square and holds counts.
+    /// Validates the matrix: square, without negative counts. `None` otherwise.
     pub fn new(rows: &'a [Vec<i64>], names: &'a [String]) -> Option<Self> {
         let is_count = |count: &i64| (0..=1 << 40).contains(count);
         let fits = |row: &Vec<i64>| row.len() == rows.len() && row.iter().all(is_count);
         (!rows.is_empty() && rows.iter().all(fits)).then_some(Self { rows, names })
     }
 
-    /// The most frequent mistakes: how often, which class, and what it was taken for.
+    /// The most frequent mistakes, as count, true class and predicted class.
     pub fn mistakes(&self, wanted: usize) -> Vec<(i64, usize, usize)> {
         let mut most: Vec<(i64, usize, usize)> = Vec::new();
         for (row, counts) in self.rows.iter().enumerate() {
@@ -51,7 +52,7 @@ impl<'a> Matrix<'a> {
         most
     }
 
-    /// The picture.
+    /// Draws the matrix.
     pub fn figure(&self) -> String {
         let group = self.rows.len().div_ceil(CELLS);
         let cells = self.cells(group);
@@ -108,7 +109,7 @@ impl<'a> Matrix<'a> {
         sums.collect()
     }
 
-    /// What the script shows under the pointer.
+    /// Data that the script shows under the pointer.
     fn values(&self, margin: f64, side: f64) -> String {
         let names: Vec<String> = (0..self.rows.len())
             .map(|class| class_name(self.names, class).chars().take(40).collect())
@@ -126,19 +127,19 @@ impl<'a> Matrix<'a> {
         )
     }
 
-    /// Whether the picture is small enough to stand beside something else.
+    /// Whether the picture is small enough to have something beside it.
     pub fn is_small(&self) -> bool {
         self.rows.len() <= COUNTED
     }
 
-    /// Characters of the longest name that is written.
+    /// Length in characters of the longest name to write.
     fn longest(&self) -> usize {
         let lengths =
             (0..self.rows.len()).map(|class| class_name(self.names, class).chars().count());
         lengths.max().unwrap_or_default().min(LONGEST)
     }
 
-    /// Room for the names at both sides.
+    /// Margin for the names.
     fn room(&self, side: f64) -> f64 {
         let letter = if side < LETTERS { 5.3 } else { 7.0 };
         14.0 + letter * self.longest() as f64
@@ -181,7 +182,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Squares of each degree and colour as one path.
+/// The squares of each level and color, as one path each.
 fn heat(cells: &[Vec<i64>], margin: f64, side: f64) -> String {
     let mut paths = vec![String::new(); 2 * LEVELS];
     let drawn = side - (side * 0.06).min(1.0);
@@ -189,7 +190,7 @@ fn heat(cells: &[Vec<i64>], margin: f64, side: f64) -> String {
         let sum = counts.iter().sum::<i64>();
         for (column, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             let share = *count as f64 / sum as f64;
-            // The square root lifts what is rare.
+            // The square root makes rare counts visible.
             let level = (share.sqrt() * LEVELS as f64).ceil() as usize;
             let level = level.clamp(1, LEVELS) - 1;
             let colour = if row == column { 0 } else { LEVELS };
@@ -238,7 +239,7 @@ fn counts(cells: &[Vec<i64>], margin: f64, side: f64) -> String {
     svg
 }
 
-/// Some class numbers along both sides, where there is no room for names.
+/// Some class numbers along both sides, if names have no room.
 fn numbers(classes: usize, margin: f64, full: f64) -> String {
     let mut labels = String::new();
     for fifth in 0..5usize {

@@ -1,5 +1,4 @@
-//! `report.html`: what happened in a run, as one file that needs nothing else to be read, and the
-//! same for several runs beside each other.
+//! `report.html`: a self-contained page about a run, or a comparison of several runs.
 
 mod axis;
 mod classes;
@@ -21,16 +20,16 @@ use folder::Run;
 /// File in the run folder.
 pub const FILE: &str = "report.html";
 
-/// Most runs that are compared: more curves cannot be told apart.
+/// Maximum number of compared runs: more curves cannot be told apart.
 pub const MOST_RUNS: usize = 32;
 
-/// Why there is no report.
+/// Error of a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// There is no such folder.
+    /// The run folder does not exist.
     #[error("no run at {}: it is not a folder. Name a run folder, such as runs/NAME", .0.display())]
     NoRun(PathBuf),
-    /// The folder holds no measurements.
+    /// The folder holds no metrics.
     #[error(
         "no metrics in {}: metrics.jsonl is missing or contains no step and no evaluation. Name a \
          run folder whose training has begun",
@@ -42,7 +41,7 @@ pub enum ReportError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// The report cannot be written.
@@ -50,26 +49,28 @@ pub enum ReportError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// Too many runs for one picture.
+    /// Too many runs for one plot.
     #[error("cannot compare {0} runs; the maximum is {MOST_RUNS}")]
     TooMany(usize),
 }
 
-/// Writes the report of one run into its folder and gives the file. Files that are missing there
-/// are missing in the report; only metrics must be there. A report that is there is replaced.
+/// Writes the report of one run into its folder, and returns its path.
+///
+/// Only the metrics are required: the report leaves out what the folder lacks. An existing report
+/// is replaced.
 ///
 /// # Errors
-/// If there is no such run, or the report cannot be written.
+/// Fails if the folder holds no run, or the report cannot be written.
 pub fn write(run_dir: &Path) -> Result<PathBuf, ReportError> {
     let file = run_dir.join(FILE);
     write_to(run_dir, &file)?;
     Ok(file)
 }
 
-/// Writes the report of one run into this file.
+/// Writes the report of one run to `file`.
 ///
 /// # Errors
 /// As [`write()`].
@@ -78,10 +79,11 @@ pub fn write_to(run_dir: &Path, file: &Path) -> Result<(), ReportError> {
     save(file, &overview::page(&run))
 }
 
-/// Writes a comparison of several runs into a file.
+/// Writes a comparison of several runs to `out`.
 ///
 /// # Errors
-/// If one of them is no run, there are more than [`MOST_RUNS`], or the file cannot be written.
+/// Fails if a folder holds no run, there are more than [`MOST_RUNS`], or the file cannot be
+/// written.
 pub fn compare(runs: &[PathBuf], out: &Path) -> Result<(), ReportError> {
     if runs.len() > MOST_RUNS {
         return Err(ReportError::TooMany(runs.len()));
@@ -90,7 +92,7 @@ pub fn compare(runs: &[PathBuf], out: &Path) -> Result<(), ReportError> {
     save(out, &compare::page(&runs?))
 }
 
-/// Whole or not at all, and with the permissions of any other file.
+/// Writes atomically, with the default permissions of a file.
 fn save(path: &Path, text: &str) -> Result<(), ReportError> {
     whole_file::replace(path, text.as_bytes(), None).map_err(|error| ReportError::Write {
         path: path.to_owned(),

@@ -12,16 +12,16 @@ use super::series::Series;
 use crate::run::environment::Environment;
 use crate::run::metrics::Changed;
 
-/// Characters of the configuration and of other long texts that are shown.
+/// Maximum characters of the configuration and other long texts.
 const TEXT: usize = 100_000;
 const VALUE: usize = 2000;
 
-/// Most bars of ranks; neighbours share one beyond.
+/// Maximum bars of ranks. More ranks share bars with their neighbors.
 const RANK_BARS: usize = 128;
 
-/// Parts of a step, as [`Metrics::times`] holds them.
+/// Phases of a step, in the order of [`Metrics::times`].
 const PARTS: [&str; 5] = ["data", "forward", "backward", "wait", "update"];
-/// Their colours, so that those of waiting stand out.
+/// Colors of the phases; waiting stands out.
 const PART_COLOURS: [usize; 5] = [3, 0, 5, 1, 2];
 
 /// The whole page.
@@ -67,7 +67,7 @@ fn subtitle(run: &Run) -> String {
     )
 }
 
-/// A share as people say it.
+/// A fraction in percent.
 pub fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
@@ -104,7 +104,7 @@ fn cards(run: &Run) -> Vec<(&'static str, String)> {
     cards
 }
 
-/// With a thin space between thousands.
+/// A number with a thin space between thousands.
 fn grouped(count: usize) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -117,7 +117,7 @@ fn grouped(count: usize) -> String {
     text
 }
 
-/// Plots beside each other.
+/// Puts plots side by side.
 pub fn plots(figures: &str) -> String {
     match figures.is_empty() {
         true => String::new(),
@@ -125,7 +125,7 @@ pub fn plots(figures: &str) -> String {
     }
 }
 
-/// A noisy curve and its trend; the curve alone, where it is too short to have one.
+/// A noisy curve and its trend, or only the curve if it is too short for a trend.
 fn noisy(name: &str, colour: usize, series: &Series) -> Vec<Curve> {
     let (values, trend) = (series.extremes(), series.smooth());
     if values == trend {
@@ -179,7 +179,7 @@ fn training(metrics: &Metrics) -> String {
     figures + &plot::curves(&scale, &[curve])
 }
 
-/// What was changed when the run was continued; nothing if nothing was.
+/// Changes of a resumed run; empty if nothing changed.
 fn changes(metrics: &Metrics) -> String {
     let rows: Vec<Vec<String>> = metrics
         .changes
@@ -348,7 +348,7 @@ mod tests {
                 step % 100
             );
         }
-        // Ten times the same: the page depends on the number of lines no more.
+        // With ten times the lines, the page no longer grows.
         let page = page(&run(&text.repeat(10)));
         assert!(page.len() < 300_000, "{}", page.len());
         for plot in [

@@ -54,7 +54,7 @@
       });
       const own = (curve) => curve.upper[curve.i][0];
       const at = curves.map(own).reduce((a, b) => Math.abs(b - place) < Math.abs(a - place) ? b : a);
-      // A curve that has ended before, or not begun, has no value there.
+      // The curve may have ended before, or begin later.
       const there = curves.filter(({ upper }) => at >= upper[0][0] - 1 && at <= upper[upper.length - 1][0] + 1);
       const lines = there.map(({ name, places, area, i }) => {
         const low = area ? value(y, places[places.length - 1 - i][1]) : 0;

@@ -1,5 +1,5 @@
-//! Plots of curves, as SVG inside the page. They need no script; `page.js` only adds the values
-//! under the pointer.
+//! Plots of curves as SVG in the page. They need no script; `page.js` adds values under the
+//! pointer.
 
 use std::fmt::Write;
 
@@ -14,19 +14,19 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 40.0;
 
-/// Colours that the page has; further curves use them again.
+/// Number of colors. Further curves reuse them.
 pub const COLOURS: usize = 8;
 
-/// Values on a curve that are marked one by one.
+/// Maximum values of a curve for single marks.
 const MARKS: usize = 40;
 
-/// From this factor between its values on, an axis that may be logarithmic is so.
+/// Ratio of values from which an axis becomes logarithmic, if it may.
 const LOGARITHMIC: f64 = 30.0;
 
-/// How a curve is drawn.
+/// Style of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pen {
-    /// Behind another curve, which shows the trend.
+    /// A faint curve behind its trend.
     Faint,
     /// A line.
     Line,
@@ -34,21 +34,21 @@ pub enum Pen {
     Marks,
 }
 
-/// Values that belong together.
+/// A curve of a plot.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// Its name, as text; a curve without a name is not in the legend.
+    /// Name for the legend, as text. A curve without a name is not in the legend.
     pub name: String,
-    /// Number of its colour.
+    /// Index of its color.
     pub colour: usize,
-    /// How it is drawn.
+    /// Its style.
     pub pen: Pen,
-    /// Its values in the order of their places.
+    /// Its points, in the order of x.
     pub points: Vec<Point>,
 }
 
 impl Curve {
-    /// A curve.
+    /// Makes a curve.
     pub fn new(name: &str, colour: usize, pen: Pen, points: Vec<Point>) -> Self {
         let points = points.into_iter();
         Self {
@@ -62,24 +62,24 @@ impl Curve {
     }
 }
 
-/// What stands around the curves.
+/// Title and axes of a plot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frame {
-    /// Name of the plot for programs.
+    /// Identifier for programs.
     pub id: &'static str,
-    /// Its heading.
+    /// Heading.
     pub title: &'static str,
-    /// What goes to the right.
+    /// Label of the horizontal axis.
     pub x: &'static str,
-    /// What goes up.
+    /// Label of the vertical axis.
     pub y: &'static str,
-    /// The axis holds zero.
+    /// Whether the axis includes zero.
     pub zero: bool,
-    /// The axis may be logarithmic.
+    /// Whether the axis may be logarithmic.
     pub logarithmic: bool,
 }
 
-/// Curves over each other. Nothing, if none has a value.
+/// Draws curves over each other. Empty if none has a value.
 pub fn curves(frame: &Frame, curves: &[Curve]) -> String {
     let drawn = || curves.iter().filter(|curve| !curve.points.is_empty());
     let points = || drawn().flat_map(|curve| &curve.points);
@@ -118,7 +118,7 @@ pub fn curves(frame: &Frame, curves: &[Curve]) -> String {
     figure(frame.title, drawn(), &svg)
 }
 
-/// Areas on top of each other. All have the same places.
+/// Draws stacked areas. All layers have the same x.
 pub fn stack(frame: &Frame, layers: &[Curve]) -> String {
     let Some(first) = layers.first() else {
         return String::new();
@@ -164,7 +164,7 @@ pub fn stack(frame: &Frame, layers: &[Curve]) -> String {
     figure(frame.title, layers, &svg)
 }
 
-/// Bars of several parts on top of each other, one bar for each place from 0.
+/// Draws stacked bars, one for each x from 0.
 pub fn bars(frame: &Frame, parts: &[Curve]) -> String {
     let heights: Vec<f64> = totals(parts);
     let highest = heights.iter().copied().fold(0.0, f64::max);
@@ -213,7 +213,7 @@ fn y_axis<'a>(
     curves: impl Iterator<Item = &'a Curve>,
 ) -> Axis {
     let (from, to) = (HEIGHT - BOTTOM, TOP);
-    // Single lucky steps do not stretch a logarithmic axis.
+    // Outliers of single steps must not stretch a logarithmic axis.
     let trends = curves.filter(|curve| curve.pen != Pen::Faint);
     let trend = range(trends.flat_map(|curve| &curve.points), |p| p.1);
     let (lowest, highest) = trend.unwrap_or((low, high));
@@ -225,7 +225,7 @@ fn y_axis<'a>(
     Axis::round(low, high, from, to)
 }
 
-/// The opening tag, the grid and the names of values.
+/// The opening tag, the grid and the labels.
 fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
     let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
     let mut svg = format!(
@@ -249,7 +249,7 @@ fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
             place + 3.5
         );
     }
-    // Steps and ranks are whole numbers.
+    // Steps and ranks are integers.
     let apart = if frame.x.contains("second") { 0.0 } else { 1.0 };
     for (value, label) in x.ticks(6, apart) {
         let place = x.place(value);
@@ -302,7 +302,7 @@ fn path(places: &[Point]) -> String {
     d
 }
 
-/// A small circle at every place.
+/// A small circle at every point.
 fn dots(places: &[Point]) -> String {
     let mut d = String::new();
     for (x, y) in places {

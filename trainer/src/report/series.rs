@@ -1,13 +1,14 @@
-//! A curve of any length in bounded memory: neighbouring values share a bucket, and whenever the
-//! buckets run out, pairs of them become one.
+//! A curve of any length in bounded memory.
+//!
+//! Neighboring values share a bucket. Whenever the buckets run out, pairs of them merge.
 
-/// A value over its place.
+/// A point: x and y.
 pub type Point = (f64, f64);
 
-/// Most buckets of a curve; about as many pixels as a plot is wide.
+/// Maximum buckets of a curve, about the width of a plot in pixels.
 pub const BUCKETS: usize = 512;
 
-/// Numbers above are not drawn: they overflow when an axis is computed.
+/// Largest number to draw: larger ones overflow when an axis is computed.
 const LARGEST: f64 = 1e30;
 
 /// Whether a number can be drawn.
@@ -15,7 +16,7 @@ pub fn is_drawable(value: f64) -> bool {
     value.abs() <= LARGEST
 }
 
-/// What is kept of consecutive values.
+/// Summary of consecutive values.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     count: u64,
@@ -34,7 +35,7 @@ impl Bucket {
         }
     }
 
-    /// With the values of the bucket behind it.
+    /// Merges with the bucket behind it.
     fn merged(self, next: Self) -> Self {
         let smaller = next.min.1 < self.min.1;
         let larger = next.max.1 > self.max.1;
@@ -52,16 +53,16 @@ impl Bucket {
     }
 }
 
-/// Values in the order in which they came.
+/// A curve: values in the order of their arrival.
 #[derive(Clone, Debug)]
 pub struct Series {
     buckets: Vec<Bucket>,
-    /// Values that a full bucket holds.
+    /// Values in a full bucket.
     width: u64,
     first: Option<Point>,
     last: Option<Point>,
     max: f64,
-    /// How many values are above zero, and the sum of their inverses.
+    /// Number of values above zero, and the sum of their inverses.
     positive: (u64, f64),
 }
 
@@ -129,15 +130,17 @@ impl Series {
         (!self.is_empty()).then_some(self.max)
     }
 
-    /// What rates, each over the same work, amount to together: the work by its time. A mean of
-    /// rates would say more than was done.
+    /// Overall rate of rates that are each over the same work: total work by total time.
+    ///
+    /// An arithmetic mean would be too high.
     pub fn mean_rate(&self) -> Option<f64> {
         let (count, inverses) = self.positive;
         (count > 0).then(|| count as f64 / inverses)
     }
 
-    /// Smallest and largest value of every bucket in their order, from the first value to the last:
-    /// no peak is lost.
+    /// Minimum and maximum of every bucket in their order, from the first value to the last.
+    ///
+    /// Keeps all peaks.
     pub fn extremes(&self) -> Vec<Point> {
         let mut points = Vec::with_capacity(2 * self.buckets.len() + 2);
         let begins_later = |first: &Point| {
@@ -168,8 +171,10 @@ impl Series {
         self.buckets.iter().map(|bucket| bucket.mean()).collect()
     }
 
-    /// Means over a window around every bucket, a twentieth of the curve wide and narrower at its
-    /// ends, so that the curve keeps its shape and does not lag.
+    /// Means over a window around every bucket.
+    ///
+    /// The window is a twentieth of the curve, and narrower at its ends, so that the curve keeps
+    /// its shape and does not lag.
     pub fn smooth(&self) -> Vec<Point> {
         let means = self.means();
         let reach = means.len() / 40;
@@ -241,7 +246,7 @@ mod tests {
     #[test]
     fn rates_count_by_the_time_that_they_held() {
         let mut series = Series::default();
-        // The same work in 1 s, in 3 s, and in next to no time.
+        // The same work in 1 s, in 3 s, and in almost no time.
         for (step, rate) in [90.0, 30.0, 1e9].into_iter().enumerate() {
             series.push(step as f64, rate);
         }
