@@ -1,27 +1,25 @@
-//! Makes the allocator keep the memory that tensors give back, instead of returning it to the
-//! system after every operation and taking it anew, page by page, for the next one. That took a
-//! fifth of the processor time of a small CNN.
+//! Makes the allocator keep freed tensor memory.
 //!
-//! Allocators read their settings before `main`, so the program starts itself once more with them
-//! set. The process stays the same one.
+//! By default it returns the memory to the system after every operation and gets it back page by
+//! page, a fifth of the CPU time of a small CNN. Allocators read their settings before `main`, so
+//! the program executes itself again with them. The process ID stays the same.
 
-/// The variable with the settings of the GNU C library, and these: no memory of its own for blocks
-/// below 32 MiB (the most that can be asked for), and nothing returned to the system before 4 GiB
-/// lie idle.
+/// Settings of the GNU C library's allocator, and their variable. Blocks below 32 MiB, the highest
+/// limit allowed, get no mapping of their own. Freed memory is returned only above 4 GiB.
 #[cfg(not(target_env = "musl"))]
 const VARIABLE: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=4294967296",
 );
 
-/// The same of mimalloc, which static programs have: nothing is returned.
+/// Settings of mimalloc, which static programs use: freed memory is never returned.
 #[cfg(target_env = "musl")]
 const VARIABLE: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "-1");
 
-/// Starts this program again with the settings, unless there are any already. Does not return if
-/// that works; if not, training is only slower.
+/// Executes this program again with the settings, unless they are set already.
 ///
-/// To be called before anything is opened or started.
+/// Does not return on success. On failure, training is only slower. Call it before anything is
+/// opened or started.
 #[cfg(target_os = "linux")]
 pub fn keep_freed_memory() {
     use std::os::unix::process::CommandExt;

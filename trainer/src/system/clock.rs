@@ -1,4 +1,4 @@
-//! Moments as people and files have them, in UTC.
+//! UTC times for people and files.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ pub(crate) fn timestamp(now: SystemTime) -> String {
     format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
 }
 
-/// `2026-11-21T03:15:50Z`, as RFC 3339 writes a moment in UTC.
+/// `2026-11-21T03:15:50Z`, a UTC time as in RFC 3339.
 pub fn rfc3339(now: SystemTime) -> String {
     let [year, month, day, hour, minute, second] = moment(now);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
@@ -28,7 +28,7 @@ fn date(mut days: u64) -> (u64, u64, u64) {
     let leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
     };
-    // Whole periods of 400 years first, so that no clock makes this loop long.
+    // Skips whole periods of 400 years first, so that no clock makes this loop long.
     let mut year = 1970 + days / 146_097 * 400;
     days %= 146_097;
     while days >= 365 + u64::from(leap(year)) {

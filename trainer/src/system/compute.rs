@@ -1,4 +1,4 @@
-//! What the layers of a model compute with: `train.kernels`.
+//! Selects the implementation of a model's layers: `train.kernels`.
 
 use burn::tensor::Device;
 use burn_dist::parallel::Precision;
@@ -7,16 +7,16 @@ use kernels::policy::{choose, describe};
 
 use crate::config::Config;
 
-/// Makes the models of this process compute with what `config` says.
+/// Sets the layers' implementation for this process.
 ///
 /// # Errors
-/// When the instruction set that the environment names is not there.
+/// Fails if the environment names an instruction set that the CPU lacks.
 pub fn choose_kernels(config: &Config, device: &Device) -> Result<(), KernelError> {
     choose(config.train.kernels);
     describe(device).map(|_| ())
 }
 
-/// In words what a model computes with on `device`.
+/// Name of the layers' implementation on `device`.
 pub fn kernels_name(config: &Config, device: &Device) -> String {
     let on_host = device.clone().inner() == Device::flex();
     match config.train.precision {

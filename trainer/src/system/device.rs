@@ -1,4 +1,4 @@
-//! What a rank computes on, and whether the state of the training fits there.
+//! Chooses the device of a rank, and tells how much of its memory the rank may use.
 
 use burn::tensor::Device;
 use burn_dist::device::{ChosenDevice, DeviceError, device_memory, is_host};
@@ -9,12 +9,12 @@ use crate::config::Config;
 use crate::error::TrainError;
 use crate::system::free_memory;
 
-/// The device that the configuration asks for.
+/// Opens the configured device.
 pub(crate) fn choose(config: &Config, world: &World) -> Result<ChosenDevice, TrainError> {
     Ok(world.choose_device(config.train.device)?)
 }
 
-/// Refuses what no rank can have, before any is started.
+/// Rejects a device that this program was not built for, before any rank starts.
 pub(crate) fn check_built(config: &Config) -> Result<(), DeviceError> {
     let wanted = config.train.device;
     match wanted.is_built() {
@@ -23,8 +23,7 @@ pub(crate) fn check_built(config: &Config) -> Result<(), DeviceError> {
     }
 }
 
-/// What a GPU holds of each parameter: of what the optimizer keeps nothing, where that is in host
-/// memory.
+/// The part of each parameter's state on a GPU. Excludes optimizer state that is in host memory.
 pub(crate) fn on_device(config: &Config, states: &[ParameterState]) -> Vec<ParameterState> {
     let averages = config.ema.options().is_some();
     let on_device = |state: &ParameterState| match config.parallel.offload_optimizer {
@@ -37,16 +36,16 @@ pub(crate) fn on_device(config: &Config, states: &[ParameterState]) -> Vec<Param
     states.iter().map(on_device).collect()
 }
 
-/// What a rank may take of the memory that it computes in, and what a person has to know of that.
+/// Memory that a rank may use, with hints for messages.
 pub(crate) struct Room {
-    /// Unknown of devices that are not here or do not say.
+    /// Unknown if the device is not here or does not tell.
     pub bytes: Option<u64>,
     pub words: Option<String>,
-    /// Whether that is a GPU's.
+    /// Whether it is GPU memory.
     pub on_gpu: bool,
 }
 
-/// What each of `size` ranks on so many nodes like this one may take.
+/// Memory for each of `size` ranks on `nodes` nodes like this one.
 pub(crate) fn room(config: &Config, size: usize, nodes: usize) -> Room {
     let unknown = |reason: String| Room {
         bytes: None,
@@ -87,8 +86,8 @@ pub(crate) fn room(config: &Config, size: usize, nodes: usize) -> Room {
     }
 }
 
-/// `device` with autodiff. Where parameters are gathered, they and what is made of them must not be
-/// kept for backward.
+/// `device` with autodiff. If parameters are gathered, neither they nor values derived from them
+/// may be kept for backward.
 pub(crate) fn autodiff(device: &Device, config: &Config) -> Device {
     let device = device.clone().autodiff();
     if config.train.recompute || config.parallel.strategy == Strategy::Zero3 {

@@ -1,23 +1,22 @@
-//! Memory that processes may still take: what the host has left, or less where a control group
-//! limits them, as Slurm and containers have it.
+//! Available memory: the host's free memory or the cgroup limit, whichever is lower.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Memory that is left.
+/// Available memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Free {
     pub bytes: u64,
-    /// Whether the host has more, but a control group does not get it.
+    /// Whether a cgroup limit, not the host, decides.
     pub limited: bool,
 }
 
-/// What is left for this process and others like it, where the system says.
+/// Memory available to this process and its siblings, if the system tells.
 pub(crate) fn free() -> Option<Free> {
     free_at(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
 }
 
-/// The same where these folders lie elsewhere.
+/// Like [`free`], with other folders.
 fn free_at(proc: &Path, cgroups: &Path) -> Option<Free> {
     let host = available(proc);
     match left_in_groups(proc, cgroups) {
@@ -41,11 +40,11 @@ fn available(proc: &Path) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// How a version of control groups calls its files.
+/// File names of a cgroup version.
 struct Files {
     limit: &'static str,
     used: &'static str,
-    /// In `memory.stat`: bytes of files that nobody needs in memory, which count as used.
+    /// Key in `memory.stat`: bytes of cached files, which count as used but can be freed.
     cached: &'static str,
 }
 
@@ -61,7 +60,7 @@ const V2: Files = Files {
     cached: "inactive_file",
 };
 
-/// The least that any of the groups has left in which this process is.
+/// The least memory left in any cgroup of this process.
 fn left_in_groups(proc: &Path, cgroups: &Path) -> Option<u64> {
     let text = fs::read_to_string(proc.join("self/cgroup")).ok()?;
     let left = text.lines().filter_map(|line| {
@@ -75,8 +74,8 @@ fn left_in_groups(proc: &Path, cgroups: &Path) -> Option<u64> {
             }
             _ => return None,
         };
-        // In a container the path may be that of the host, of which only the root is there; and
-        // what is outside of it is not there at all.
+        // In a container the path may be the host's. Only its root exists here, and parts outside
+        // it do not.
         let path = Path::new(path).components();
         let path: PathBuf = path
             .filter(|part| matches!(part, Component::Normal(_)))
@@ -90,13 +89,13 @@ fn left_in_groups(proc: &Path, cgroups: &Path) -> Option<u64> {
 }
 
 impl Files {
-    /// What a group with a limit has left of it.
+    /// Memory left in a cgroup with a limit.
     fn left(&self, group: &Path) -> Option<u64> {
         let number = |name: &str| -> Option<u64> {
             let text = fs::read_to_string(group.join(name)).ok()?;
             text.trim().parse().ok()
         };
-        // "max" where there is none.
+        // "max" stands for no limit.
         let limit = number(self.limit)?;
         let used = number(self.used).unwrap_or(0);
         let cached = self.cached(group).unwrap_or(0);
@@ -117,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// What is left on a system with these files.
+    /// Memory left on a system with these files.
     fn left(files: &[(&str, &str)]) -> Option<Free> {
         let folder = TempDir::new().unwrap();
         for (name, text) in files {
@@ -177,7 +176,7 @@ mod tests {
         assert_eq!(left(&job[1..]), limited(450_000));
     }
 
-    /// Whose own group is the root that it sees, or whose path is that of the host.
+    /// The container's cgroup is the visible root, or its path is the host's.
     #[test]
     fn a_container_has_its_limit_at_the_root() {
         for path in ["0::/\n", "0::/docker/0123abcd\n", "0::/../../other\n"] {

@@ -1,11 +1,11 @@
-//! Runs that are cut short to try something: what they change in a configuration.
+//! Shortens trial runs by changing their configuration.
 
 use crate::config::{CheckpointConfig, Config, EarlyStoppingConfig};
 
-/// Steps, and batches of the evaluation, of a run that only tries everything once.
+/// Steps and evaluation batches of a trial run.
 const TRIAL: u64 = 3;
 
-/// Cuts the run short if it is one that only tries everything once.
+/// Shortens the run if it is a trial (`train.fast_dev_run`).
 pub(crate) fn apply(config: &mut Config) {
     if !config.train.fast_dev_run {
         return;

@@ -1,29 +1,29 @@
-//! How much memory a rank uses.
+//! Memory use of a rank.
 
 use burn::tensor::Device;
 use burn_dist::device::reserved;
 
-/// Resident memory of this process in MiB; none where the system does not say.
+/// Resident memory of this process in MiB. `None` if the system does not tell.
 pub fn resident_mib() -> Option<f64> {
     Some(resident_bytes()? as f64 / f64::from(1 << 20))
 }
 
-/// Memory that this process has taken from the driver of `device` in MiB; none on the processor.
+/// Memory in MiB that this process has allocated from the driver of `device`. `None` on the CPU.
 pub(crate) fn device_mib(device: &Device) -> Option<f64> {
     Some(reserved(device)? as f64 / f64::from(1 << 20))
 }
 
-/// The same as [`resident_mib`] in bytes.
+/// Resident memory of this process in bytes, as [`resident_mib`].
 pub(crate) fn resident_bytes() -> Option<u64> {
     status("VmRSS:")
 }
 
-/// The most bytes that were resident since the process began, or since [`reset_peak`].
+/// Peak resident bytes since the process began, or since [`reset_peak`].
 pub(crate) fn peak_bytes() -> Option<u64> {
     status("VmHWM:")
 }
 
-/// Forgets the most that was resident. False where the system cannot.
+/// Resets the peak. False if the system cannot.
 pub(crate) fn reset_peak() -> bool {
     std::fs::write("/proc/self/clear_refs", "5").is_ok()
 }

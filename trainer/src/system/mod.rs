@@ -1,4 +1,4 @@
-//! The process and the machine under it: output, signals, panics, memory, threads, devices.
+//! Process and machine: output, signals, panics, memory, threads, devices.
 
 pub mod allocator;
 pub(crate) mod clock;

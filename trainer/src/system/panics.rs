@@ -1,5 +1,6 @@
-//! A panic on one rank must not leave the others waiting: it is reported with the rank, told to
-//! the group, and ends the process.
+//! Panics of a rank: reports them with the rank, tells the group, and ends the process.
+//!
+//! The other ranks must not wait for a rank that panicked.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::PanicHookInfo;
@@ -13,18 +14,18 @@ use burn_dist::thread_limit::NoThreads;
 
 use crate::system::output::{complain, complain_unlogged};
 
-/// How long the group may take to tell the other ranks, and how long it may take to tell people.
+/// Time limit for telling the other ranks, and for telling people.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 static GROUP: Mutex<Option<ProcessGroup>> = Mutex::new(None);
 static CONNECTING: Mutex<Option<Connecting>> = Mutex::new(None);
 
-/// The other ranks of a group that is being connected are told of a panic from now on.
+/// From now on, a panic is reported to the ranks of a group that is being connected.
 pub fn connecting(group: Connecting) {
     *CONNECTING.lock().unwrap_or_else(PoisonError::into_inner) = Some(group);
 }
 
-/// A panic aborts `group` as long as what is returned lives.
+/// A panic aborts `group` as long as the result lives.
 pub fn watch(group: &ProcessGroup) -> Watched {
     CONNECTING
         .lock()
@@ -34,7 +35,7 @@ pub fn watch(group: &ProcessGroup) -> Watched {
     Watched(())
 }
 
-/// See [`watch`].
+/// Guard of [`watch`].
 #[must_use]
 #[derive(Debug)]
 pub struct Watched(());
@@ -45,8 +46,9 @@ impl Drop for Watched {
     }
 }
 
-/// From now on a panic on any thread ends this process, which is rank `rank`, with exit code 1,
-/// unless it becomes an error.
+/// From now on, a panic on any thread ends this process, rank `rank`, with exit code 1.
+///
+/// Panics that become errors are exempt.
 pub fn end_on_panic(rank: usize) {
     std::panic::set_hook(Box::new(move |info| {
         if contained::is_running() {
@@ -63,8 +65,8 @@ pub fn end_on_panic(rank: usize) {
                 (reason, told)
             }
         };
-        // First: what is said may have to wait for who reads it, or for what the panicking thread
-        // holds.
+        // First tell the ranks: output may block on its reader, or on a lock of the panicking
+        // thread.
         abort(reason);
         in_time(move || {
             crate::system::output::screen::restore();
@@ -73,19 +75,19 @@ pub fn end_on_panic(rank: usize) {
             crate::system::output::flush();
         });
         abort_all(crate::FAILED);
-        // Not what runs at a usual exit: it may wait for the thread that panicked.
+        // Skips the usual exit handlers, which may wait for the thread that panicked.
         signal_hook::low_level::exit(crate::FAILED);
     }));
 }
 
-/// What was said.
+/// The panic's message.
 fn payload<'a>(info: &'a PanicHookInfo<'_>) -> Option<&'a str> {
     let payload = info.payload();
     let text = payload.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| payload.downcast_ref::<&str>().copied())
 }
 
-/// Tells the other ranks why this one ends, on a thread of its own: who ends it may hold the
+/// Tells the other ranks why this one ends. Runs on its own thread, because the caller may hold the
 /// group's locks.
 pub(crate) fn abort(reason: String) {
     if let Some(group) = take(&GROUP) {
@@ -95,7 +97,7 @@ pub(crate) fn abort(reason: String) {
     }
 }
 
-/// What a panic says by itself.
+/// Formats a panic.
 fn report(info: &PanicHookInfo<'_>) -> String {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("<unnamed>");
@@ -114,7 +116,7 @@ fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
     from.lock().ok().and_then(|mut content| content.take())
 }
 
-/// Has that done by another thread, and goes on when it takes too long.
+/// Runs `work` on another thread, and gives up waiting after the limit.
 fn in_time(work: impl FnOnce() + Send + 'static) {
     let (sender, done) = std::sync::mpsc::channel();
     let work = Arc::new(Mutex::new(Some(work)));
@@ -124,13 +126,13 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
         if let Some(work) = take(&of_thread) {
             work();
         }
-        // Nobody listens any more when it took too long.
+        // The caller may have stopped waiting.
         let _ = sender.send(());
     });
     if started.is_ok() {
         let _ = done.recv_timeout(PATIENCE);
     } else if let Some(work) = take(&work) {
-        // No thread is to be had, which may be what the panic is about.
+        // No thread is available, which may be the reason for the panic.
         work();
     }
 }
@@ -148,11 +150,11 @@ mod tests {
     use burn_dist::launch::{LocalLauncher, RankExit};
     use burn_dist::world::World;
 
-    /// Set for the processes that are ranks.
+    /// Set in the rank processes.
     const RANK: &str = "TRAINER_TEST_PANICS";
 
-    /// Does something in a process of the test below only: the first rank panics, the other waits
-    /// for it and ends properly if it is told why it need not.
+    /// Runs only in a child process of the test below. The first rank panics; the other waits for
+    /// it, and ends cleanly once it is told.
     #[test]
     fn rank() {
         if std::env::var_os(RANK).is_none() {
@@ -174,7 +176,7 @@ mod tests {
         );
     }
 
-    /// A pipe that takes nothing more.
+    /// A pipe that accepts no more.
     fn full_pipe() -> (io::PipeReader, io::PipeWriter) {
         let (reader, mut writer) = io::pipe().unwrap();
         fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();

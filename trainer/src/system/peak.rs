@@ -1,17 +1,16 @@
-//! The most that well-known devices can compute, to tell how much of it a run uses.
+//! Peak compute rates of known devices, for the utilization of a run.
 //!
-//! All figures are those of dense matrices: with the sparsity that data sheets like to name first
-//! they are twice as high.
+//! All rates are for dense matrices. Data sheets often quote sparse rates, which are twice as high.
 
 use burn_dist::parallel::Precision;
 
 /// A device and its peak rates.
 struct Device {
-    /// Words that all are in the device's name, in lower case.
+    /// Lower-case words that the device's name must all contain.
     words: &'static [&'static str],
-    /// f32 outside the tensor cores, in 10¹² operations per second.
+    /// f32 without tensor cores, in TFLOP/s.
     f32: f64,
-    /// bf16 and f16 with sums in f32, in 10¹² operations per second.
+    /// bf16 and f16 with f32 accumulation, in TFLOP/s.
     half: f64,
 }
 
@@ -19,16 +18,18 @@ const fn device(words: &'static [&'static str], f32: f64, half: f64) -> Device {
     Device { words, f32, half }
 }
 
-/// The first that fits counts. Sources: NVIDIA's data sheets of A100 (2021), H100 (2023), H200
-/// (2024), GH200 (2023) and L40S (2023), and the white paper of the Ada architecture (2022), table
-/// of the GeForce RTX 4090, f16 with f32 accumulation.
+/// The first match counts.
+///
+/// Sources: NVIDIA's data sheets of A100 (2021), H100 (2023), H200 (2024), GH200 (2023) and L40S
+/// (2023), and the white paper of the Ada architecture (2022), table of the GeForce RTX 4090, f16
+/// with f32 accumulation.
 const DEVICES: &[Device] = &[
     device(&["gh200"], 67.0, 990.0),
     device(&["h200", "nvl"], 60.0, 835.5),
     device(&["h200"], 67.0, 989.5),
     device(&["h100", "nvl"], 60.0, 835.5),
     device(&["h100", "pcie"], 51.0, 756.5),
-    // Called `H100 80GB HBM3` by the driver.
+    // The driver calls it `H100 80GB HBM3`.
     device(&["h100"], 67.0, 989.5),
     device(&["a100"], 19.5, 312.0),
     device(&["l40s"], 91.6, 362.05),
@@ -38,8 +39,7 @@ const DEVICES: &[Device] = &[
 /// Words of devices that share a name with those above but not their rates.
 const OTHERS: &[&str] = &["laptop", "mig", "d", "max"];
 
-/// The peak rate of the device that its driver calls `name`, in 10¹² floating-point operations per
-/// second; nothing if it is not known.
+/// Peak rate in TFLOP/s of the device that its driver calls `name`. `None` if unknown.
 pub fn peak_tflops(name: &str, precision: Precision) -> Option<f64> {
     let name = name.to_lowercase();
     let words: Vec<&str> = name

@@ -1,6 +1,8 @@
-//! What signals do to a rank: Ctrl-C ends it at once, and polite requests (SIGTERM as `scancel` and
-//! preemption send it, SIGUSR1 as `--signal` asks Slurm for, SIGXCPU at a limit of processor time)
-//! end a training that leaves a checkpoint. So does the end of the launcher.
+//! Signals of a rank.
+//!
+//! Ctrl-C ends it at once. SIGTERM (from `scancel` and preemption), SIGUSR1 (from Slurm's
+//! `--signal`), SIGXCPU (at a CPU time limit) and the end of the launcher end a training with a
+//! checkpoint.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -11,48 +13,52 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXCPU, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-/// A SIGTERM that comes so soon after another is the same: a signal to a whole process group
-/// reaches a rank from its sender and from the launcher.
+/// A SIGTERM within this time of another counts as the same. A signal to the whole process group
+/// reaches a rank twice: from its sender and from the launcher.
 const SAME: Duration = Duration::from_secs(1);
 
-/// Whether somebody asks for [`request`] often enough to be left to end by itself.
+/// Whether a training polls [`request`], and so ends by itself.
 static HEEDED: AtomicBool = AtomicBool::new(false);
-/// Whether a training is about to begin, of which nothing is lost if it does so later.
+/// Whether a training is about to begin. Ending it loses nothing.
 static BEGINNING: AtomicBool = AtomicBool::new(false);
-/// Whether this rank waits for the others of a training that is about to begin, or opens its data:
-/// none of them has anything to lose.
+/// Whether this rank waits for the other ranks or opens data before a training. Ending it loses
+/// nothing.
 static WAITING: AtomicBool = AtomicBool::new(false);
-/// Whether this process only has to end, and to say that its run wants to be continued.
+/// Whether this process has saved and only has to exit, with the exit code of a pause.
 static PAUSED: AtomicBool = AtomicBool::new(false);
-/// The signal that asked the training to end; 0 if none did.
+/// Signal that asked the training to end; 0 if none did.
 static REQUESTED: AtomicI32 = AtomicI32::new(0);
-/// Whether this process says on the terminal what ends it.
+/// Whether this process reports on the terminal what ends it.
 static SPEAKS: AtomicBool = AtomicBool::new(false);
 /// Whether a signal is about to end this process.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// Stands for a signal where the launcher is gone.
+/// Stands for a signal if the launcher is gone.
 const GONE: i32 = -1;
-/// The launcher that is gone.
+/// Name of the launcher that is gone.
 static LAUNCHER: OnceLock<String> = OnceLock::new();
 
-/// From now on a write beyond the largest size that a file may have (`ulimit -f`) fails like one on
-/// a full disk; it would end this process without a word.
+/// Makes writes beyond the file size limit (`ulimit -f`) fail like those on a full disk.
+///
+/// By default they kill the process.
 ///
 /// # Errors
-/// If the system refuses the handler.
+/// Fails if the system refuses the handler.
 pub fn survive_large_files() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
-/// From now on SIGINT ends this process with 128 + the signal's number, and so does SIGTERM while
-/// nothing is trained, or the second time, but for one within a second; SIGXCPU, which comes every
-/// second, while nothing is trained. It says so if it `speaks`. While a training
-/// [begins](Beginning), those end the process with the exit code of a pause, and so does SIGUSR1
-/// while its rank [waits](Waiting). After a pause ([`Heed::pause`]) SIGTERM asks for what is being
-/// done, and only a second one ends the process, with the exit code of a pause.
+/// Handles signals from now on, and reports them if this process `speaks`.
+///
+/// - SIGINT ends the process with 128 + its number.
+/// - SIGTERM does so without a training, and the second time, if over a second apart.
+/// - SIGXCPU, which repeats every second, does so without a training.
+/// - While a training [begins](Beginning), SIGTERM and SIGXCPU end the process with the exit code
+///   of a pause. So does SIGUSR1 while the rank [waits](Waiting).
+/// - After a pause ([`Heed::pause`]), the first SIGTERM is ignored, since the process is ending. A
+///   second one ends it with the exit code of a pause.
 ///
 /// # Errors
-/// If the system refuses the handlers or their thread.
+/// Fails if the system refuses the handlers or their thread.
 pub fn listen(speaks: bool) -> io::Result<()> {
     survive_large_files()?;
     SPEAKS.store(speaks, Ordering::SeqCst);
@@ -73,11 +79,11 @@ pub fn listen(speaks: bool) -> io::Result<()> {
                         asked_to_leave = true;
                     }
                     SIGUSR1 | SIGXCPU if before == SIGTERM => {}
-                    // It comes again every second, also when the training has just ended.
+                    // It repeats every second, even when the training has just ended.
                     SIGXCPU if before == SIGXCPU => {}
                     SIGUSR1 => {
                         REQUESTED.store(signal, Ordering::SeqCst);
-                        // In this order: see `Waiting::start`.
+                        // The order matters: see `Waiting::start`.
                         if WAITING.load(Ordering::SeqCst) {
                             end(signal, speaks);
                         }
@@ -97,7 +103,7 @@ pub fn listen(speaks: bool) -> io::Result<()> {
 
 fn end(signal: i32, speaks: bool) -> ! {
     if ENDS.swap(true, Ordering::SeqCst) {
-        // Another thread is at it.
+        // Another thread is ending the process.
         std::thread::sleep(ENDING);
     }
     crate::system::output::screen::restore();
@@ -116,7 +122,7 @@ fn end(signal: i32, speaks: bool) -> ! {
     };
     tell(&told, speaks);
     crate::system::output::flush();
-    // Last: those that got the signal as well are about to end by themselves.
+    // Last, because ranks with the same signal are about to end by themselves.
     crate::system::panics::abort(why);
     std::process::exit(match (is_early, signal) {
         (true, _) => crate::STOPPED_EARLY,
@@ -125,17 +131,17 @@ fn end(signal: i32, speaks: bool) -> ! {
     });
 }
 
-/// How a rank that a signal has ended begins to say so.
+/// Prefix of the message of a rank ended by a signal.
 const STOPPED_BY: &str = "stopped by ";
 
-/// How long the end by a signal may take.
+/// Time limit for the end by a signal.
 const ENDING: Duration = Duration::from_secs(5);
 
-/// How much later a signal that has ended another rank may come here: most go to all of them.
+/// A signal that ended another rank may arrive here this much later: most go to all ranks.
 const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
-/// To be called when the run has failed, and `another` rank says why: leaves the end to a signal,
-/// if one ends this process or is about to.
+/// Leaves the end to a signal that ends this process or is about to. Call it after the run failed;
+/// `another` is another rank's reason.
 pub(crate) fn come_first(another: Option<&str>) {
     if another.is_some_and(|why| why.contains(STOPPED_BY)) {
         let _waiting = Waiting::start();
@@ -157,8 +163,9 @@ fn tell(text: &str, speaks: bool) {
     }
 }
 
-/// To be called when the launcher of this rank is gone, which is named: a training saves and ends,
-/// and anything else ends at once. It says so if it `speaks`.
+/// Ends this rank because its launcher is gone.
+///
+/// A training saves first; anything else ends at once. Reports it if this process `speaks`.
 pub fn launcher_is_gone(launcher: String, speaks: bool) {
     if PAUSED.load(Ordering::SeqCst) {
         return;
@@ -168,17 +175,17 @@ pub fn launcher_is_gone(launcher: String, speaks: bool) {
     if !HEEDED.load(Ordering::SeqCst) {
         end(GONE, speaks);
     }
-    // Who has asked before is the reason.
+    // An earlier request stays the reason.
     let _ = REQUESTED.compare_exchange(0, GONE, Ordering::SeqCst, Ordering::SeqCst);
     tell(&told, speaks);
 }
 
-/// While this is there, a training is about to begin: data is loaded, ranks are waited for.
+/// Guard: a training is about to begin, as while data is loaded and ranks connect.
 #[derive(Debug)]
 pub struct Beginning(());
 
 impl Beginning {
-    /// It is about to begin from now on, until [`Heed::start`].
+    /// Begins the phase, which lasts until [`Heed::start`].
     pub fn start() -> Self {
         BEGINNING.store(true, Ordering::SeqCst);
         Self(())
@@ -191,17 +198,19 @@ impl Drop for Beginning {
     }
 }
 
-/// While this is there, the rank waits for the others or for data.
+/// Guard: the rank waits for the other ranks or for data.
 #[derive(Debug)]
 pub struct Waiting(());
 
 impl Waiting {
-    /// It waits from now on. Of a training that is about to begin it ends at SIGUSR1, also at one
-    /// that has come before.
+    /// Begins to wait.
+    ///
+    /// If a training is about to begin, SIGUSR1 now ends the process, even one that came before.
     pub fn start() -> Self {
         if BEGINNING.load(Ordering::SeqCst) {
             WAITING.store(true, Ordering::SeqCst);
-            // After that, so that one that comes meanwhile is seen here or by who receives it.
+            // Check after the store above, so that a signal in between is seen here or by its
+            // handler.
             if REQUESTED.load(Ordering::SeqCst) == SIGUSR1 {
                 end(SIGUSR1, SPEAKS.load(Ordering::SeqCst));
             }
@@ -216,7 +225,7 @@ impl Drop for Waiting {
     }
 }
 
-/// What asked the training to end, if anything did.
+/// The reason for the training to end, if requested.
 pub fn request() -> Option<&'static str> {
     match REQUESTED.load(Ordering::SeqCst) {
         0 => None,
@@ -234,12 +243,12 @@ fn name(signal: i32) -> &'static str {
     }
 }
 
-/// While this is there, requests are heeded.
+/// Guard: a training heeds requests.
 #[derive(Debug)]
 pub struct Heed(());
 
 impl Heed {
-    /// From now on the caller looks for requests.
+    /// From now on, the caller polls requests.
     pub fn start() -> Self {
         PAUSED.store(false, Ordering::SeqCst);
         HEEDED.store(true, Ordering::SeqCst);
@@ -247,9 +256,10 @@ impl Heed {
         Self(())
     }
 
-    /// The state is saved from which the run is to be continued: this process has nothing to do but
-    /// to end. Launchers send SIGTERM to the others when one rank has ended so, and batch systems
-    /// put the job into the queue again only if none of them ends with another exit code.
+    /// Marks the run as saved: this process only has to exit.
+    ///
+    /// Launchers send SIGTERM to the other ranks when one has exited. Batch systems requeue the job
+    /// only if no rank exits with another code.
     pub fn pause(&self) {
         PAUSED.store(true, Ordering::SeqCst);
     }
@@ -269,10 +279,10 @@ mod tests {
 
     use super::*;
 
-    /// Set for the process that gets signals.
+    /// Set in the child process that gets signals.
     const PAUSED_PROCESS: &str = "TRAINER_TEST_SIGNALS";
 
-    /// What a rank goes through that was stopped by a SIGTERM; in a process of the test below only.
+    /// Pauses a rank that got a SIGTERM. Runs only in a child process of the test below.
     #[test]
     fn paused() {
         if std::env::var_os(PAUSED_PROCESS).is_none() {
@@ -288,7 +298,7 @@ mod tests {
         assert_eq!(request(), Some("SIGTERM"));
         std::thread::sleep(SAME);
         heed.pause();
-        // That of the launcher, as another rank has ended.
+        // The launcher's SIGTERM after another rank has exited.
         send(Signal::TERM);
         drop(heed);
         send(Signal::USR1);

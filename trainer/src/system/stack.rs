@@ -1,17 +1,18 @@
-//! Room for the stack of the main thread, on which a rank computes.
+//! Ensures enough stack for the main thread, on which a rank computes.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Least stack that this program gets along with.
+/// Minimum stack that this program needs.
 const NEEDED: u64 = 512 << 10;
-/// What systems usually give.
+/// The usual limit of systems.
 const USUAL: u64 = 8 << 20;
 
-/// Raises the limit of the stack where that is lower than this program needs; the system looks at
-/// it whenever a stack grows. To be called with little on the stack.
+/// Raises the stack limit if it is too low. The system checks it whenever a stack grows.
+///
+/// Call it with little on the stack.
 ///
 /// # Errors
-/// What to say where it may not be raised so far.
+/// The message for the user if the limit may not be raised.
 pub fn make_room() -> Result<(), String> {
     let limit = getrlimit(Resource::Stack);
     if is_enough(limit.current) {
@@ -21,7 +22,7 @@ pub fn make_room() -> Result<(), String> {
         current: Some(limit.maximum.unwrap_or(USUAL).min(USUAL)),
         maximum: limit.maximum,
     };
-    // Whether it worked shows in the limit.
+    // The limit tells below whether it worked.
     let _ = setrlimit(Resource::Stack, raised);
     let current = getrlimit(Resource::Stack).current;
     match current.filter(|_| !is_enough(current)) {

@@ -1,7 +1,7 @@
-//! Makes the thread that trains one of the pool that computes, and gives the pool its size.
+//! Sizes the compute pool, and makes the training thread one of its threads.
 //!
-//! Operations that begin on any other thread are handed to the pool: that thread sleeps while all
-//! the others work, and every operation costs two threads' way to sleep and back.
+//! An operation that begins on any other thread is handed to the pool. That thread then sleeps
+//! while the pool works, and every operation costs two thread wake-ups.
 
 use std::env;
 use std::error::Error;
@@ -14,34 +14,35 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::system::output::complain;
 
-/// The variable with the number of threads, as rayon reads it.
+/// The variable with rayon's number of threads.
 const VARIABLE: &str = "RAYON_NUM_THREADS";
 
 /// The CPUs of the machine, as `0-7,16`.
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Threads that a rank has beside the pool: for signals, the store, collectives, checkpoints and
-/// loading.
+/// Threads of a rank beside the pool: signals, store, collectives, checkpoints and data loading.
 const OTHERS: usize = 16;
 
-/// Makes the calling thread the first of rayon's pool, for one of `ranks` of this node that nobody
-/// has started; see [`start_pool`]. A pool that cannot be started is left to rayon.
+/// Makes the calling thread the first of rayon's pool, without a launcher. See [`start_pool`].
+///
+/// `ranks` is the number of ranks on this node. If the pool cannot be started, rayon decides.
 pub fn join_pool(ranks: usize) {
     if let Err(error) = start_pool(ranks, None, false) {
         tracing::debug!("cannot resize the thread pool: {error}");
     }
 }
 
-/// Makes the calling thread the first of rayon's pool. That gets as many threads as
-/// `RAYON_NUM_THREADS` says, but not more than there are CPUs for this process, which one that
-/// `warns` says; else its share of these CPUs among the `ranks` of this node, whose launcher may
-/// use `of_launcher` of them. Does nothing if the pool has been started.
+/// Makes the calling thread the first of rayon's pool. Does nothing if the pool has been started.
 ///
-/// With one thread there is nothing to gain, and work from other threads, such as those that load
-/// data, would wait for one that never looks for it.
+/// The pool has `RAYON_NUM_THREADS` threads, at most one per CPU of this process; a process that
+/// `warns` reports a reduction. By default it gets this rank's share of the CPUs among the `ranks`
+/// of this node, whose launcher may use `of_launcher` CPUs.
+///
+/// A single thread does not join: it gains nothing, and work from other threads, such as data
+/// loading, would wait for a thread that never looks for it.
 ///
 /// # Errors
-/// If the system does not let this process start as many threads as a rank takes.
+/// Fails if the system does not allow the threads of a rank.
 pub fn start_pool(ranks: usize, of_launcher: Option<usize>, warns: bool) -> io::Result<()> {
     let threads = match asked(warns) {
         Some(threads) => threads,
@@ -56,11 +57,12 @@ pub fn start_pool(ranks: usize, of_launcher: Option<usize>, warns: bool) -> io::
     built(builder)
 }
 
-/// Keeps rayon's pool within the CPUs of this process where `RAYON_NUM_THREADS` asks for more. Does
-/// nothing if the pool has been started.
+/// Limits rayon's pool to the CPUs of this process if `RAYON_NUM_THREADS` is higher.
+///
+/// Does nothing if the pool has been started.
 ///
 /// # Errors
-/// If the system does not let this process start as many threads.
+/// Fails if the system does not allow the threads.
 pub fn bound_pool() -> io::Result<()> {
     let Ok(text) = env::var(VARIABLE) else {
         return Ok(());
@@ -82,17 +84,17 @@ fn built(builder: rayon::ThreadPoolBuilder) -> io::Result<()> {
     match (NoThreads::behind(&error), error.source()) {
         (Some(limit), _) => Err(limit.into()),
         (None, Some(_)) => Err(io::Error::other(error)),
-        // There is one.
+        // The pool exists already.
         (None, None) => Ok(()),
     }
 }
 
-/// How many threads this process can keep busy.
+/// Number of threads that this process can keep busy.
 fn available() -> usize {
     available_parallelism().map_or(1, usize::from)
 }
 
-/// How many threads `RAYON_NUM_THREADS` asks for, of those that this process has CPUs for.
+/// Threads requested by `RAYON_NUM_THREADS`, at most one per CPU of this process.
 fn asked(warns: bool) -> Option<usize> {
     let text = env::var(VARIABLE).ok()?;
     let (threads, warning) = bounded(&text, available());
@@ -102,10 +104,10 @@ fn asked(warns: bool) -> Option<usize> {
     threads
 }
 
-/// How many threads the variable means on so many CPUs, and what is wrong with it.
+/// Number of threads that the variable requests on `cpus` CPUs, and a warning.
 fn bounded(text: &str, cpus: usize) -> (Option<usize>, Option<String>) {
     match text.trim().parse::<usize>() {
-        // As rayon takes it: as if it were not set.
+        // As in rayon: 0 counts as not set.
         Ok(0) => (None, None),
         Ok(threads) if threads <= cpus => (Some(threads), None),
         Ok(threads) => {
@@ -128,13 +130,13 @@ fn bounded(text: &str, cpus: usize) -> (Option<usize>, Option<String>) {
     }
 }
 
-/// What this process may compute on.
+/// CPUs for this process.
 struct Cpus {
-    /// CPUs that it may use.
+    /// CPUs in its affinity mask.
     own: usize,
-    /// Those of the machine.
+    /// CPUs of the machine.
     online: usize,
-    /// As many as it can keep busy: a container may have a limit of CPU time.
+    /// CPUs that it can keep busy: a container may limit CPU time.
     available: usize,
 }
 
@@ -155,9 +157,10 @@ impl Cpus {
         }
     }
 
-    /// The share of one of `ranks`. Their launcher's CPUs are for all of them, and so is a limit of
-    /// CPU time. Where it is not known, those of a process that may not use the whole machine are
-    /// taken to be for it alone.
+    /// The share of one of `ranks`.
+    ///
+    /// All ranks share the launcher's CPUs and a limit of CPU time. If the launcher's CPUs are
+    /// unknown, a process that is bound to part of the machine has that part for itself.
     fn share(&self, ranks: usize, of_launcher: Option<usize>) -> usize {
         let limit = (self.available < self.own).then_some(self.available);
         let is_bound = self.own < self.online;
@@ -171,7 +174,7 @@ impl Cpus {
     }
 }
 
-/// How many numbers a list as `0-7,16` has.
+/// Number of CPUs in a list like `0-7,16`.
 fn count(list: &str) -> Option<usize> {
     list.trim().split(',').try_fold(0usize, |sum, part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -194,20 +197,20 @@ mod tests {
             };
             cpus.share(ranks, of_launcher)
         };
-        // Nobody is bound.
+        // No process is bound.
         assert_eq!(share((8, 8, 8), 4, Some(8)), 2);
         assert_eq!(share((8, 8, 8), 3, None), 2);
-        // All in a set of two of eight CPUs, as in a container.
+        // All are in a set of two of eight CPUs, as in a container.
         assert_eq!(share((2, 8, 2), 4, Some(2)), 1);
         assert_eq!(share((4, 8, 4), 2, Some(4)), 2);
-        // Each bound to its own two, by a launcher that may use all.
+        // Each is bound to its own two, by a launcher that may use all.
         assert_eq!(share((2, 8, 2), 4, Some(8)), 2);
         assert_eq!(share((2, 64, 2), 4, Some(64)), 2);
         // Two on each half of a machine.
         assert_eq!(share((8, 16, 8), 4, Some(16)), 4);
-        // Bound, nobody knows by whom.
+        // Bound by an unknown launcher.
         assert_eq!(share((2, 8, 2), 4, None), 2);
-        // A limit of CPU time is one for all of them.
+        // A limit of CPU time is shared by all.
         assert_eq!(share((64, 64, 2), 2, Some(64)), 1);
         assert_eq!(share((64, 64, 8), 2, None), 4);
         assert_eq!(share((1, 1, 1), 0, None), 1);

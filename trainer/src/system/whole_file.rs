@@ -1,11 +1,11 @@
-//! Files that are whole or not there: readers, and a run that goes on, never find half of one.
+//! Atomic files: readers, and a resumed run, never find half of one.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use burn_dist::files::{Replacement, open_file};
 
-/// The folder that a file at `path` lies in.
+/// The folder of the file at `path`.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     let folder = path
         .parent()
@@ -16,37 +16,37 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 /// Reads a file of a run folder.
 ///
 /// # Errors
-/// If the system refuses, or it is not a regular file.
+/// Fails if the system refuses, or if it is not a regular file.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     open_file(path)?.read_to_end(&mut content)?;
     Ok(content)
 }
 
-/// The same of a text.
+/// Reads a text file like [`read`].
 ///
 /// # Errors
-/// As [`read`], and if it is not UTF-8.
+/// As [`read`]. Also fails if the text is not UTF-8.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open_file(path)?.read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// Puts a file with this content in the place of what lies at `path`, with the permissions of any
-/// other file, less the process's mask, or with those of `mode`. A process that is killed leaves
-/// nothing else behind.
+/// Replaces the file at `path` by one with this content. A killed process leaves no partial file.
+///
+/// The permissions are `mode`, or the default of a file under the process's mask.
 ///
 /// # Errors
-/// If the system refuses; what lies there is as it was.
+/// Fails if the system refuses; the old file then stays.
 pub(crate) fn replace(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<()> {
     begun(path, content, mode)?.publish_cached()
 }
 
-/// The same, and waits until the file and its name are on disk.
+/// Replaces like [`replace`], and waits until the file and its name are on disk.
 ///
 /// # Errors
-/// As [`replace`], and if the disk has something else then.
+/// As [`replace`]. Also fails if the file on disk differs afterwards.
 pub(crate) fn replace_on_disk(path: &Path, content: &[u8]) -> io::Result<()> {
     begun(path, content, None)?.publish().map(drop)
 }

@@ -1,4 +1,4 @@
-//! What the libraries say, for the log: it wants more of it than a terminal.
+//! Copies the libraries' log events into the run's log.
 
 use std::io::{self, Write};
 
@@ -7,8 +7,9 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Brings events of level info and above into the log of the run that this process is a rank of,
-/// whatever `RUST_LOG` says. For the subscriber of a program.
+/// A layer that writes events of level info and above to this rank's log, whatever `RUST_LOG` says.
+///
+/// For the subscriber of a program.
 pub fn events<S: Subscriber + for<'s> LookupSpan<'s>>() -> impl Layer<S> {
     tracing_subscriber::fmt::layer()
         .with_writer(|| Entry)
@@ -17,7 +18,7 @@ pub fn events<S: Subscriber + for<'s> LookupSpan<'s>>() -> impl Layer<S> {
         .with_filter(LevelFilter::INFO)
 }
 
-/// Takes an event, which is written at once.
+/// Writer of one event, which goes into the log at once.
 struct Entry;
 
 impl Write for Entry {

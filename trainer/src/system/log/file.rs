@@ -1,5 +1,4 @@
-//! The file of a log: lines are put behind those that are there, and the oldest go when they get
-//! too many.
+//! A log file with rotation: it appends lines, and drops the oldest when the file is full.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,22 +6,22 @@ use std::path::{Path, PathBuf};
 
 use super::warn;
 
-/// Bytes in a file before it becomes the old one, of which there is one.
+/// Bytes in a file before it becomes the old one. Only one old file is kept.
 const MOST: u64 = 4 << 20;
 
-/// A file that grows to twice [`MOST`] with its predecessor.
+/// A log file that takes up to twice [`MOST`] with its predecessor.
 pub(super) struct LogFile {
     path: PathBuf,
     old: PathBuf,
     file: File,
     length: u64,
     most: u64,
-    /// Whether the last line is not there, or not all of it; said once, until one is written again.
+    /// Whether the last write failed. Warned once, until a write succeeds.
     failing: bool,
 }
 
 impl LogFile {
-    /// That of a rank, in a folder that exists.
+    /// Opens the log of a rank in an existing folder.
     pub fn open(folder: &Path, rank: usize) -> io::Result<Self> {
         let path = folder.join(format!("rank-{rank}.log"));
         let file = append_to(&path)?;
@@ -36,13 +35,13 @@ impl LogFile {
             failing: false,
         };
         if length > 0 {
-            // What was killed may not have come to the end of a line.
+            // A killed process may have left half a line.
             log.append("\n");
         }
         Ok(log)
     }
 
-    /// Puts whole lines behind the others, if the disk takes them.
+    /// Appends whole lines. A disk error only warns.
     pub fn append(&mut self, lines: &str) {
         match self.try_append(lines) {
             Ok(()) => self.failing = false,

@@ -1,9 +1,8 @@
-//! One log per rank in the run folder: what this process tells people, what the libraries say and
-//! what ended it, for those who look for the reason later and have only the folder.
+//! One log per rank in the run folder: messages, library events, and the reason for the end.
 //!
-//! The log belongs to the process, as its terminal does: whoever has something to say need not know
-//! of the run. What is said before the run folder is there waits in memory. A log that cannot be
-//! written is a warning, never the end of a run.
+//! The log belongs to the process, like its terminal, so code that writes messages need not know
+//! the run. Messages from before the run folder exists wait in memory. A log that cannot be written
+//! only warns.
 
 mod events;
 mod file;
@@ -25,14 +24,14 @@ use file::LogFile;
 /// Folder of the logs, in the run folder.
 pub const FOLDER: &str = "logs";
 
-/// Most bytes that wait for the run folder.
+/// Maximum bytes that wait for the run folder.
 const MOST_EARLY: usize = 64 << 10;
 
-/// Most bytes of one text: some quote what they do not understand.
+/// Maximum bytes of one message. Some quote input that they cannot parse.
 const MOST_TEXT: usize = 16 << 10;
 
-/// How long to wait for another thread that writes. A file system that hangs must not keep the
-/// process from ending.
+/// Time to wait for another thread's write. A hanging file system must not keep the process from
+/// ending.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 static LOG: Mutex<Log> = Mutex::new(Log {
@@ -42,23 +41,25 @@ static LOG: Mutex<Log> = Mutex::new(Log {
 });
 
 struct Log {
-    /// While a run goes on that has a folder.
+    /// The file, during a run with a folder.
     file: Option<LogFile>,
-    /// Tells the other ranks that this one is late because of it.
+    /// Tells the other ranks that this rank is late because of a write.
     busy: Option<Busy>,
-    /// What was said before.
+    /// Messages from before the file.
     early: String,
 }
 
-/// From now on what this rank of `world` says goes to its file in the folder of its run, `run_dir`,
-/// behind what stands there already; and what the flight recorder of `group` has, into a file
-/// beside it. Not for others than the ranks of a run, of which a process is one at a time.
+/// Opens the log of this rank of `world` in its run folder, and appends messages from now on.
+///
+/// A flight recorder report of `group` goes into the same folder. Only for ranks of a run; a
+/// process is one at a time.
 pub(crate) fn start(run_dir: &Path, world: &World, group: &ProcessGroup) {
     let folder = run_dir.join(FOLDER);
     let opened = std::fs::create_dir_all(&folder)
         .and_then(|()| LogFile::open(&folder, world.rank()))
         .map_err(|error| warn(&folder, &error));
-    // Even so: it tries again, and what it cannot write goes where the libraries' words go.
+    // Set even if the log failed: the recorder tries again, and otherwise reports through the
+    // libraries' log.
     group.keep_flight_recorder_in(folder);
     let (Ok(file), Some(mut log)) = (opened, lock()) else {
         return;
@@ -70,7 +71,7 @@ pub(crate) fn start(run_dir: &Path, world: &World, group: &ProcessGroup) {
     file.append(&early);
 }
 
-/// Who writes the log.
+/// First line: this rank and its process.
 fn introduction(world: &World) -> String {
     let host = rustix::system::uname();
     format!(
@@ -84,7 +85,7 @@ fn introduction(world: &World) -> String {
     )
 }
 
-/// Ends the log of a run with a line that says how it ended.
+/// Ends the log of a run with a line on the outcome.
 pub(crate) fn finish(outcome: &str) {
     write(outcome);
     if let Some(mut log) = lock() {
@@ -96,7 +97,7 @@ pub(crate) fn finish(outcome: &str) {
     }
 }
 
-/// Adds what was said to the log, with the time.
+/// Adds a message to the log, with the time.
 pub(crate) fn write(text: &str) {
     let line = line(text);
     let Some(mut log) = lock() else {
@@ -108,14 +109,13 @@ pub(crate) fn write(text: &str) {
             .clone()
             .unwrap_or_default()
             .during(|| file.append(&line)),
-        // What comes first tells most.
+        // The first messages say most.
         None if early.len() + line.len() <= MOST_EARLY => early.push_str(&line),
         None => {}
     }
 }
 
-/// A text as it stands in the log: what begins with a time is an entry, and other lines belong to
-/// the one above.
+/// A message as log lines. A line with a time begins an entry; other lines continue it.
 fn line(text: &str) -> String {
     let time = clock::rfc3339(SystemTime::now());
     let text = text.trim_end();
@@ -129,7 +129,7 @@ fn line(text: &str) -> String {
     format!("{time} {shown}{left_out}\n")
 }
 
-/// The log, unless somebody else writes and does not come to an end.
+/// Locks the log, unless another thread hangs in a write.
 fn lock() -> Option<MutexGuard<'static, Log>> {
     let begin = Instant::now();
     loop {
@@ -144,7 +144,7 @@ fn lock() -> Option<MutexGuard<'static, Log>> {
     }
 }
 
-/// Says that there is no log; not in the log.
+/// Warns that the log cannot be written, without logging it.
 fn warn(path: &Path, error: &io::Error) {
     let text = format!(
         "warning: cannot write the log to {}; the run continues: {error}",

@@ -1,5 +1,4 @@
-//! What the process says to people: lines on standard output and standard error, which never hold
-//! it up.
+//! Messages on standard output and standard error, which never block a run.
 
 pub(crate) mod outlet;
 pub(crate) mod screen;
@@ -12,47 +11,48 @@ use outlet::Stream;
 
 use crate::system::log;
 
-/// How long the end may be delayed by a terminal or a pipe that takes nothing more.
+/// Maximum delay of the end by a terminal or pipe that accepts no more.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why the first line that did not get to standard output did not.
+/// Error of the first line that was lost on standard output.
 static UNSAID: OnceLock<String> = OnceLock::new();
 
-/// Writes a line to standard output. Nobody reading it any more is no reason to stop; for whom it
-/// matters that it was written, [`unsaid`] tells.
+/// Writes a line to standard output.
+///
+/// A closed pipe is no error; [`unsaid`] tells callers that need to know.
 pub fn say(text: &str) {
     outlet::put(Stream::Out, text);
 }
 
-/// Takes note that something could not be written to standard output.
+/// Notes that a write to standard output failed.
 pub(crate) fn not_said(error: &io::Error) {
-    // Who closes a pipe has read enough.
+    // A reader that closes the pipe has read enough.
     if error.kind() != ErrorKind::BrokenPipe {
         let _ = UNSAID.set(error.to_string());
     }
 }
 
-/// Why not all that was said got to standard output, if it did not, though somebody wants it.
+/// The reason if output was lost although its reader wants it.
 pub fn unsaid() -> Option<&'static str> {
     UNSAID.get().map(String::as_str)
 }
 
-/// Writes a line to standard error, with no more concern for readers than [`say`], and to the log
-/// of the run. Where the terminal shows a full screen, that gets it.
+/// Writes a line to standard error and the log of the run.
+///
+/// Like [`say`], it ignores a closed pipe. On the dashboard, the line appears there.
 pub fn complain(text: &str) {
     log::write(text);
     complain_unlogged(text);
 }
 
-/// The same without the log.
+/// Writes like [`complain`], without the log.
 pub(crate) fn complain_unlogged(text: &str) {
     if !screen::takes(text) {
         outlet::put(Stream::Err, text);
     }
 }
 
-/// From now on, as long as this process lives, whoever says something does not wait for who reads
-/// it.
+/// From now on, messages never wait for their reader.
 pub(crate) fn never_wait() {
     if let Err(error) = outlet::start() {
         complain(&format!(
@@ -62,13 +62,13 @@ pub(crate) fn never_wait() {
     }
 }
 
-/// Waits until what was said is written: for the end, which is not delayed for long by who does not
-/// read.
+/// Waits until all messages are written. For the end of the process; a stuck reader delays it only
+/// briefly.
 pub(crate) fn flush() {
     outlet::flush(PATIENCE);
 }
 
-/// A duration as people read it: `0.8 s`, `12.3 s`, `3 min 05 s`, `2 h 03 min`.
+/// A duration for people: `0.8 s`, `12.3 s`, `3 min 05 s`, `2 h 03 min`.
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds < 99.95 {

@@ -1,8 +1,7 @@
-//! Standard output and standard error while a run goes on: threads of their own write there, so
-//! that no rank ever waits for who reads them. What does not fit into their queues is dropped and
-//! counted.
+//! Writes standard output and standard error of a run on threads of their own.
 //!
-//! Before a run, and for commands that answer, lines are written at once, as by any program.
+//! No rank waits for a reader. Lines that do not fit into the queues are dropped and counted.
+//! Before a run, and in commands that answer a question, lines are written at once.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
@@ -13,21 +12,21 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Most lines that wait to be written, and most bytes of them.
+/// Maximum waiting lines, and their maximum bytes.
 const MOST_LINES: usize = 4000;
 const MOST_BYTES: usize = 1 << 20;
 
-/// Where a line goes.
+/// Output stream of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     Out,
     Err,
 }
 
-/// A progress bar as it should be.
+/// State of a progress bar.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
-    /// Tells it from the one before.
+    /// Distinguishes a bar from the one before.
     pub number: u64,
     pub prefix: String,
     pub steps: u64,
@@ -37,7 +36,7 @@ pub(crate) struct Bar {
 
 enum Item {
     Line(Stream, String),
-    /// Something else that is done with the terminal.
+    /// Other work on the terminal.
     Work(Box<dyn FnOnce() + Send>),
 }
 
@@ -45,13 +44,13 @@ enum Item {
 struct State {
     items: VecDeque<Item>,
     bytes: usize,
-    /// Lines that did not fit since the last one that did.
+    /// Lines dropped since the last one that fit.
     dropped: u64,
-    /// The bar that should be shown, or that none should; nothing if that has not changed.
+    /// Pending change of the bar: show one, or none. `None` without a change.
     bar: Option<Option<Bar>>,
-    /// Whether the thread writes.
+    /// Whether the thread is writing.
     writing: bool,
-    /// How often it has written something.
+    /// Number of writes so far.
     written: u64,
     started: bool,
 }
@@ -61,7 +60,7 @@ impl State {
         self.items.is_empty() && self.bar.is_none() && self.dropped == 0 && !self.writing
     }
 
-    /// Takes a line, or counts it.
+    /// Queues a line, or counts it as dropped.
     fn add(&mut self, stream: Stream, text: &str) {
         let is_full =
             self.items.len() >= MOST_LINES || self.bytes.saturating_add(text.len()) > MOST_BYTES;
@@ -74,7 +73,7 @@ impl State {
         self.items.push_back(Item::Line(stream, text.to_owned()));
     }
 
-    /// Says how many lines are missing at this place.
+    /// Queues a notice of the dropped lines.
     fn tell_dropped(&mut self, stream: Stream) {
         let lines = match std::mem::take(&mut self.dropped) {
             0 => return,
@@ -86,7 +85,7 @@ impl State {
         self.items.push_back(Item::Line(stream, text));
     }
 
-    /// What is to be done next, if anything is.
+    /// Takes the next work, if any.
     fn take(&mut self, stream: Stream) -> Option<(Option<Option<Bar>>, Option<Item>)> {
         if self.items.is_empty() {
             self.tell_dropped(stream);
@@ -99,11 +98,11 @@ impl State {
     }
 }
 
-/// A queue, and the thread that writes what is in it.
+/// A queue and its writer thread.
 struct Lane {
     state: Mutex<State>,
     changed: Condvar,
-    /// Where it says that lines were dropped.
+    /// Stream for the notice of dropped lines.
     stream: Stream,
 }
 
@@ -113,7 +112,7 @@ static ERR: Lane = Lane::new(Stream::Err);
 /// Whether lines go into queues.
 static QUEUES: AtomicBool = AtomicBool::new(false);
 
-/// Whether both streams are terminals: then one thread writes to both, in the order of the lines
+/// Whether both streams are terminals. One thread then writes to both, in the order of the lines
 /// and beside the bar.
 static TOGETHER: AtomicBool = AtomicBool::new(false);
 
@@ -191,7 +190,7 @@ impl Lane {
         }
     }
 
-    /// Waits until everything is written, unless nothing is for so long.
+    /// Waits until everything is written, or nothing has been for `patience`.
     fn flush(&self, patience: Duration) {
         let mut state = self.lock();
         let (mut written, mut since) = (state.written, Instant::now());
@@ -209,7 +208,7 @@ impl Lane {
     }
 }
 
-/// Makes the bar on the terminal the one that should be shown.
+/// Shows this bar on the terminal.
 fn show(shown: &mut Option<(u64, ProgressBar)>, bar: Option<Bar>) {
     let number = bar.as_ref().map(|bar| bar.number);
     if let Some((_, old)) = shown.take_if(|(old, _)| Some(*old) != number) {
@@ -232,7 +231,7 @@ fn show(shown: &mut Option<(u64, ProgressBar)>, bar: Option<Bar>) {
     bar.set_position(wanted.done);
 }
 
-/// Writes a line now. Nobody reading it any more is no reason to stop.
+/// Writes a line now. A closed pipe is no error.
 pub(super) fn write_line(stream: Stream, text: &str) {
     match stream {
         Stream::Out => {
@@ -246,10 +245,10 @@ pub(super) fn write_line(stream: Stream, text: &str) {
     }
 }
 
-/// From now on nothing that is said waits for who reads it.
+/// From now on, messages never wait for their reader.
 ///
 /// # Errors
-/// If the system gives no threads: then lines are written at once, as before.
+/// Fails if no thread can start. Lines are then still written at once.
 pub(crate) fn start() -> io::Result<()> {
     ERR.start("stderr")?;
     OUT.start("stdout")?;
@@ -259,7 +258,7 @@ pub(crate) fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a line, or has it written.
+/// Writes or queues a line.
 pub(crate) fn put(stream: Stream, text: &str) {
     match QUEUES.load(Ordering::Acquire) {
         true => Lane::of(stream).change(|state| state.add(stream, text)),
@@ -267,14 +266,14 @@ pub(crate) fn put(stream: Stream, text: &str) {
     }
 }
 
-/// Has the progress bar look so, or taken away.
+/// Shows or removes the progress bar.
 pub(crate) fn put_bar(bar: Option<Bar>) {
     if QUEUES.load(Ordering::Acquire) {
         ERR.change(|state| state.bar = Some(bar));
     }
 }
 
-/// Has something done with the terminal after what was to be written before.
+/// Queues work on the terminal, in order with the lines.
 pub(crate) fn put_work(work: impl FnOnce() + Send + 'static) {
     match QUEUES.load(Ordering::Acquire) {
         true => ERR.change(|state| state.items.push_back(Item::Work(Box::new(work)))),
@@ -282,12 +281,12 @@ pub(crate) fn put_work(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Whether the terminal has taken everything so far.
+/// Whether the terminal has accepted everything so far.
 pub(crate) fn is_idle() -> bool {
     ERR.lock().is_idle()
 }
 
-/// Waits until what was said is written, unless nothing of it is for so long.
+/// Waits until all lines are written, or none has been for `patience`.
 pub(crate) fn flush(patience: Duration) {
     ERR.flush(patience);
     OUT.flush(patience);
@@ -332,7 +331,7 @@ mod tests {
     fn that_lines_are_missing_is_said_when_nothing_comes_after_them() {
         let mut state = State::default();
         let long = "x".repeat(MOST_BYTES + 1);
-        // One that is longer than all may be together is not lost for that.
+        // A line longer than the total limit is still accepted.
         state.add(Stream::Err, &long);
         state.add(Stream::Err, "short");
         assert_eq!(next(&mut state), long);

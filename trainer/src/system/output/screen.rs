@@ -1,5 +1,7 @@
-//! The other screen of a terminal while it is shown: what is written there comes whole or not at
-//! all, and nothing after the terminal was given back, whichever thread does that.
+//! The alternate screen of the terminal.
+//!
+//! A picture appears whole or not at all. Nothing is drawn after the terminal was restored,
+//! whichever thread does that.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,38 +22,40 @@ use signal_hook::flag;
 
 use crate::system::output::outlet;
 
-/// How long a terminal that takes nothing more, as it is stopped, may delay the end of the process.
+/// Maximum delay of the process's end by a terminal that accepts no more, as after Ctrl-S.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// While the terminal shows the other screen: what was to be told on standard error and is not on
-/// it yet. Changes between something and nothing only while standard error is locked, and so does
-/// the screen.
+/// Messages that the screen has not shown yet; `None` without the alternate screen.
+///
+/// Changes between the two only while standard error is locked, as does the screen.
 static UNSEEN: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// Whether the terminal was given back since the last screen was opened.
+/// Whether the terminal was restored since the last screen was opened.
 static GIVEN_BACK: AtomicBool = AtomicBool::new(false);
 
-/// Whether keys were shown as they are typed, and are not now.
+/// Whether echo was on and is off now.
 static HUSHED: AtomicBool = AtomicBool::new(false);
 
 fn unseen() -> MutexGuard<'static, Option<Vec<String>>> {
     UNSEEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a message for the screen, if there is one.
+/// Takes a message for the screen, if it is open.
 pub fn takes(text: &str) -> bool {
     let mut unseen = unseen();
     let texts = unseen.as_mut();
     texts.map(|texts| texts.push(text.to_owned())).is_some()
 }
 
-/// What [`takes`] took since the last call.
+/// Messages taken since the last call.
 pub(crate) fn taken() -> Vec<String> {
     unseen().as_mut().map(std::mem::take).unwrap_or_default()
 }
 
-/// Gives the terminal back as it was; whoever ends the process calls it. If the terminal takes
-/// nothing more, this ends nevertheless, and [`takes`] goes on to keep messages from it.
+/// Restores the terminal. Called by every path that ends the process.
+///
+/// If the terminal accepts no more, this returns nevertheless, and [`takes`] keeps messages away
+/// from it.
 pub fn restore() {
     GIVEN_BACK.store(true, Ordering::SeqCst);
     if unseen().is_none() {
@@ -62,7 +66,7 @@ pub fn restore() {
         .name("terminal".into())
         .spawn(move || {
             leave();
-            // Nobody listens any more when it took too long.
+            // The caller may have stopped waiting.
             let _ = sender.send(());
         });
     match leaving {
@@ -72,27 +76,27 @@ pub fn restore() {
     }
 }
 
-/// Shows the other screen, unless the terminal was given back before it came to that.
+/// Enters the alternate screen, unless the terminal was restored meanwhile.
 fn enter() {
     let mut terminal = io::stderr().lock();
     if GIVEN_BACK.load(Ordering::SeqCst) {
         return;
     }
-    // One that is gone is no reason to end the run.
+    // A lost terminal must not end the run.
     if execute!(terminal, EnterAlternateScreen, Hide).is_ok() {
         unseen().get_or_insert_default();
         echo(false);
     }
 }
 
-/// Leaves the screen when the picture that is being drawn is complete.
+/// Leaves the screen once the current picture is complete.
 fn leave() {
     let mut terminal = io::stderr().lock();
     if unseen().is_none() {
         return;
     }
     echo(true);
-    // Nobody can be told if this fails.
+    // A failure here cannot be reported.
     let _ = execute!(terminal, LeaveAlternateScreen, Show);
     while let Some(texts) = rest() {
         for text in texts {
@@ -101,7 +105,7 @@ fn leave() {
     }
 }
 
-/// What was taken, until there is no more; then nothing more is.
+/// Takes the remaining messages; closes once none is left.
 fn rest() -> Option<Vec<String>> {
     let mut unseen = unseen();
     let texts = std::mem::take(unseen.as_mut()?);
@@ -112,13 +116,12 @@ fn rest() -> Option<Vec<String>> {
     Some(texts)
 }
 
-/// Whether the terminal would stop this process for changing how it works.
+/// Whether the terminal would stop this process for changing its modes.
 fn is_in_background() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|group| group != getpgrp())
 }
 
-/// Has the terminal show keys as they are typed, as it did before, or not. Nothing else changes:
-/// Ctrl-C and Ctrl-Z are what they were.
+/// Turns echo on, if it was on before, or off. Ctrl-C and Ctrl-Z keep working.
 fn echo(on: bool) {
     if is_in_background() || (on && !HUSHED.load(Ordering::SeqCst)) {
         return;
@@ -130,13 +133,13 @@ fn echo(on: bool) {
         return;
     }
     modes.local_modes.set(LocalModes::ECHO, on);
-    // The picture can do without.
+    // The screen works without it.
     if tcsetattr(io::stderr(), OptionalActions::Now, &modes).is_ok() {
         HUSHED.store(!on, Ordering::SeqCst);
     }
 }
 
-/// What a picture consists of, until it is complete.
+/// Buffer of a picture until it is complete.
 #[derive(Clone, Debug, Default)]
 struct Canvas(Arc<Mutex<Vec<u8>>>);
 
@@ -156,20 +159,20 @@ impl Write for Canvas {
     }
 }
 
-/// The screen, which is shown from the begin.
+/// The alternate screen, shown from construction on.
 #[derive(Debug)]
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Canvas>>,
     canvas: Canvas,
-    /// Whether somebody else may have used the terminal, as this process was stopped by Ctrl-Z.
+    /// Whether another program may have used the terminal while Ctrl-Z stopped this process.
     continued: Arc<AtomicBool>,
 }
 
 impl Screen {
-    /// Takes the terminal that standard error is connected to.
+    /// Takes over the terminal of standard error.
     ///
     /// # Errors
-    /// If there is none, or it refuses.
+    /// Fails if standard error is no terminal, or the terminal refuses.
     pub fn open() -> io::Result<Self> {
         if !io::stderr().is_terminal() {
             return Err(io::Error::other("standard error is not a terminal"));
@@ -187,8 +190,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Draws a picture, if the terminal was not given back meanwhile, and has taken the picture
-    /// before.
+    /// Draws a picture, unless the terminal was restored or has not accepted the last picture yet.
     pub fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) {
         if !outlet::is_idle() {
             return;
@@ -197,7 +199,7 @@ impl Screen {
         if is_new {
             self.begin_anew();
         }
-        // A terminal that is gone is no reason to end the run.
+        // A lost terminal must not end the run.
         let _ = self.terminal.draw(picture);
         let bytes = std::mem::take(&mut *self.canvas.bytes());
         outlet::put_work(move || {
@@ -212,7 +214,7 @@ impl Screen {
         });
     }
 
-    /// The next picture relies on nothing that was drawn.
+    /// Makes the next picture redraw everything.
     fn begin_anew(&mut self) {
         self.continued.store(false, Ordering::SeqCst);
         let _ = queue!(
