@@ -1,5 +1,4 @@
-//! `trainer activations`: what a micro-batch takes of memory, measured in a process of its own,
-//! where nothing that was done before it counts.
+//! `trainer activations`: measures the activation memory of a micro-batch, in a fresh process.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -25,7 +24,7 @@ pub struct ActivationsArgs {
     images: u32,
 }
 
-/// Prints the bytes, if the system tells.
+/// Prints the bytes, if the system tells them.
 pub fn run(args: &ActivationsArgs) -> Result<i32, Failure> {
     allocator::keep_freed_memory();
     let config = args.config.load()?.config;
@@ -37,7 +36,7 @@ pub fn run(args: &ActivationsArgs) -> Result<i32, Failure> {
     Ok(0)
 }
 
-/// Has this program measure it for `config`. `None` if it cannot.
+/// Runs this command for `config` in a child process. `None` if that fails.
 pub fn measured(config: &Config, images: usize) -> Option<u64> {
     let mut file = tempfile::Builder::new().suffix(".toml").tempfile().ok()?;
     file.write_all(config.to_toml().ok()?.as_bytes()).ok()?;

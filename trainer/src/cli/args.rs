@@ -1,4 +1,4 @@
-//! Arguments that several commands share.
+//! Arguments shared by several commands.
 
 use std::path::PathBuf;
 
@@ -21,10 +21,10 @@ pub struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// Reads it.
+    /// Loads the configuration.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The error in the configuration, with its place.
     pub fn load(&self) -> Result<Loaded, ConfigError> {
         Loaded::load(self.config.as_deref().unwrap_or(DEFAULT), &self.set)
     }
@@ -48,10 +48,10 @@ pub struct TrainedArgs {
 }
 
 impl TrainedArgs {
-    /// Finds and verifies it.
+    /// Finds and verifies the model.
     ///
     /// # Errors
-    /// If there is none, it is damaged, or its configuration is wrong.
+    /// Fails if no model is found, it is damaged, or its configuration is wrong.
     pub fn find(&self) -> Result<Trained, FindError> {
         let which = match self.last {
             true => Which::Last,

@@ -1,4 +1,4 @@
-//! `trainer check`: whether a configuration is good, and what it amounts to.
+//! `trainer check`: checks a configuration, and prints its sizes.
 
 use std::path::Path;
 
@@ -28,19 +28,19 @@ pub struct CheckArgs {
     nproc: Option<u16>,
 }
 
-/// Checks the configuration, the data if it is there, and the model.
+/// Checks the configuration, the model, and the data if present.
 pub fn run(args: &CheckArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(args.nproc, 1, world)?;
     let loaded = args.config.load()?;
     say_resolved(&loaded, size, world.nodes(), None)?;
-    // The program that trains may be another one, on another machine.
+    // Training may run with another build, on another machine.
     if let Err(error) = check_program(&loaded.config) {
         say(&format!("# {error}"));
     }
     Ok(0)
 }
 
-/// Refuses what this program was not built for.
+/// Rejects features that this program was built without.
 pub fn check_program(config: &Config) -> Result<(), Failure> {
     device::check_built(config).map_err(|error| Failure::Usage(error.to_string()))?;
     let parallel = &config.parallel;
@@ -54,9 +54,10 @@ pub fn check_program(config: &Config) -> Result<(), Failure> {
     }
 }
 
-/// Prints the resolved configuration, and below it, as comments, what it amounts to for `size`
-/// ranks on so many nodes, that continue this checkpoint, if any. Gives what has changed since
-/// that, in lines.
+/// Prints the resolved configuration, and comments with the sizes of the run.
+///
+/// For `size` ranks on `nodes` nodes, continuing `checkpoint` if given. Returns the changes since
+/// that checkpoint, one line each.
 pub fn say_resolved(
     loaded: &Loaded,
     size: usize,
@@ -93,8 +94,9 @@ pub fn say_resolved(
     Ok(plan.changes)
 }
 
-/// What parameters, gradients, optimizer state and activations take on each rank, and what fits
-/// beside the other ranks if all of them are on this host.
+/// Prints the memory of each rank, and whether it fits if all ranks share this host.
+///
+/// Counts parameters, gradients, optimizer state and activations.
 fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
     let shared_by = config.parallel.shard_within.ranks(size, nodes);
     let room = device::room(config, size, nodes);
@@ -151,16 +153,16 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Measured bytes of a micro-batch.
+/// Measured activation bytes of a micro-batch.
 struct Activations {
-    /// Where every rank has the whole model.
+    /// With the whole model on every rank.
     whole_model: Option<u64>,
-    /// With the parameters that are gathered, and the gradients that are on their way.
+    /// With gathered parameters, and gradients in flight.
     gathered: Option<u64>,
 }
 
 impl Activations {
-    /// Computes micro-batches if there is room for the model, with its gradients, several times.
+    /// Measures micro-batches if memory has room for several times the model and its gradients.
     fn of(config: &Config, plan: &Plan, available: Option<u64>) -> Self {
         let model = (plan.parameters as u64).saturating_mul(8);
         let nothing = Self {

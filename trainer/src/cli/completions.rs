@@ -1,4 +1,4 @@
-//! `trainer completions`: what the Tab key completes.
+//! `trainer completions`: shell completion scripts.
 
 use clap::Command;
 use clap_complete::Shell;
@@ -6,7 +6,7 @@ use clap_complete::Shell;
 use super::failure::Failure;
 use crate::system::output::say;
 
-/// Prints the script that the shell sources.
+/// Prints the script for the shell to source.
 pub fn run(shell: Shell, mut program: Command) -> Result<i32, Failure> {
     let name = program.get_name().to_owned();
     let mut script = Vec::new();

@@ -1,10 +1,10 @@
-//! `trainer configs`: the configurations inside this program.
+//! `trainer configs`: the built-in configurations.
 
 use super::failure::Failure;
 use crate::config::{EMBEDDED, Embedded};
 use crate::system::output::say;
 
-/// Lists them, or prints the one called `name`.
+/// Lists the configurations, or prints the one called `name`.
 pub fn run(name: Option<&str>) -> Result<i32, Failure> {
     let Some(name) = name else {
         for config in EMBEDDED {

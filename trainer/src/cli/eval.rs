@@ -1,4 +1,4 @@
-//! `trainer eval`: how good a trained model is on the test images.
+//! `trainer eval`: evaluates a trained model on the test images.
 
 use std::path::PathBuf;
 
@@ -27,13 +27,13 @@ pub struct EvalArgs {
 }
 
 impl EvalArgs {
-    /// How many ranks are to be started.
+    /// Number of ranks to start, if given.
     pub fn nproc(&self) -> Option<u16> {
         self.nproc
     }
 }
 
-/// Evaluates and says how good it is.
+/// Evaluates and prints the result.
 pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(args.nproc, 1, world)?;
     let check = || match (world.is_main(), &args.json) {
@@ -53,7 +53,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
             trained.notes.iter().for_each(|note| say(note));
             say(&trained.title());
         }
-        // Other ranks would wait for one that has ended before they have met.
+        // A rank that ends before the ranks connect would leave the others waiting.
         let ready = || check().map_err(|failure| TrainError::Refused(failure.to_string()));
         let (evaluation, mut details) = trained.evaluate_if(world, ready)?;
         (details.epoch, details.step) = (trained.epoch, trained.step.unwrap_or_default());

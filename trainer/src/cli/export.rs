@@ -1,4 +1,4 @@
-//! `trainer export`: a trained model in one file.
+//! `trainer export`: writes a trained model into one file.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct ExportArgs {
     format: Format,
 }
 
-/// Writes it and says where it lies.
+/// Writes the file and prints its path.
 pub fn run(args: &ExportArgs) -> Result<i32, Failure> {
     output::check("--out", &args.out, Way::Replaced)?;
     let trained = args.trained.find()?;

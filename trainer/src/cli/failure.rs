@@ -1,4 +1,4 @@
-//! Why the program ends without having done what it was asked, and how it says so.
+//! Errors of the program, and how it prints them.
 
 use std::io::{self, IsTerminal};
 
@@ -12,7 +12,7 @@ use crate::tools::preview::PreviewError;
 use crate::tools::trained::FindError;
 use crate::{FAILED, USAGE};
 
-/// Why the program ends without having done what it was asked.
+/// Reason for a nonzero exit code.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The configuration is wrong.
@@ -21,19 +21,19 @@ pub enum Failure {
     /// The arguments or the environment are wrong.
     #[error("{0}")]
     Usage(String),
-    /// What was started failed.
+    /// The run or tool failed.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// The system does not give a rank what it takes.
+    /// The system refuses resources that a rank needs.
     #[error("{0}")]
     NotStarted(io::Error),
-    /// There is no preview.
+    /// The preview failed.
     #[error(transparent)]
     Preview(PreviewError),
-    /// What was found out did not get to who wants to know it.
+    /// The output was lost on its way to the reader.
     #[error("cannot write to standard output: {0}")]
     Unsaid(&'static str),
-    /// There is no report.
+    /// The report failed.
     #[error(transparent)]
     Report(#[from] ReportError),
 }
@@ -65,7 +65,7 @@ impl From<FindError> for Failure {
 }
 
 impl Failure {
-    /// The exit code that tells scripts.
+    /// Exit code for scripts.
     pub fn exit_code(&self) -> i32 {
         match self {
             Self::Config(_) | Self::Usage(_) => USAGE,
@@ -82,8 +82,9 @@ impl Failure {
     }
 }
 
-/// The main rank shows all there is to show; the others one line with their rank, and nothing
-/// where it would only repeat what somebody else says.
+/// Prints the failure: in full on the main rank, in one line with the rank on others.
+///
+/// A rank that only repeats another rank's error prints nothing.
 pub fn report(world: &World, failure: &Failure) {
     let rank = world.rank();
     match failure {
@@ -95,13 +96,13 @@ pub fn report(world: &World, failure: &Failure) {
         }
         _ if rank == 0 => complain(&format!("error: {failure}")),
         Failure::Train(error) if error.is_same_on_all_ranks() => {}
-        // Our launcher names the rank that failed first.
+        // The own launcher names the rank that failed first.
         Failure::Train(error) if error.is_of_another_rank() && world.launch() == Launch::Local => {}
         _ => complain(&format!("error on rank {rank}: {failure}")),
     }
 }
 
-/// The error with the place in the source that it is about.
+/// Renders the error with the source line it refers to.
 fn render(error: &ConfigError) -> String {
     let terminal = std::io::stderr().is_terminal();
     let theme = match terminal {

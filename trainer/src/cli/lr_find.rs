@@ -1,4 +1,4 @@
-//! `trainer lr-find`: which learning rate looks good.
+//! `trainer lr-find`: suggests a learning rate.
 
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ use crate::system::output::say;
 use crate::system::{allocator, panics};
 use crate::tools::lr_find::{Curve, Point, Suggestion, Sweep, svg, sweep};
 
-/// Between two rates, the larger of which is not so many times the other, no fall can be told from
-/// what is around it, and a tenth of the rate of the smallest loss would not be among them.
+/// Minimum ratio of the last rate to the first. In a narrower range, no fall stands out, and a
+/// tenth of the best rate would lie outside.
 const WIDTH: f64 = 100.0;
 /// Rows of the table.
 const ROWS: usize = 20;
@@ -46,7 +46,7 @@ pub fn run(args: &LrFindArgs) -> Result<i32, Failure> {
             args.min, args.max
         )));
     }
-    // The ratio of two numbers that are written in decimals may be a little less than it looks.
+    // The ratio of two decimal numbers may round down a little.
     if args.max / args.min < WIDTH * (1.0 - 1e-9) {
         return Err(Failure::Usage(format!(
             "the range from --min {:e} to --max {:e} is too narrow: --max must be at least {WIDTH} \
@@ -95,7 +95,7 @@ fn conclude(curve: &Curve, picture: &str) {
     say(&format!("{steps} steps, plot {picture}"));
 }
 
-/// The smaller rate first.
+/// The suggestion in words, the smaller rate first.
 fn told(suggestion: &Suggestion) -> String {
     let mut rates = [
         ("steepest descent", suggestion.steepest),

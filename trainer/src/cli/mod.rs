@@ -1,4 +1,4 @@
-//! The command line: checks everything before anything starts. One file for each command.
+//! The command line, with one file per command. Commands check everything before they start.
 
 mod activations;
 mod args;
@@ -81,7 +81,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether what it says is what it is called for. A training goes on without listeners.
+    /// Whether a command's purpose is its output. Training goes on without a reader.
     fn answers(&self) -> bool {
         match self {
             Self::Train(args) => args.dry_run(),
@@ -90,16 +90,15 @@ impl Command {
     }
 }
 
-/// What another program is to be told before the arguments of this one, if it runs within that.
+/// Name of the subcommand in another program that embeds this one.
 static WITHIN: OnceLock<&str> = OnceLock::new();
 
-/// Runs the program; its exit code is the result.
+/// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
     with_stack(|| run(Cli::parse()))
 }
 
-/// Runs the program as the sub-command `name` of another one, with the `arguments` that stand
-/// behind that name.
+/// Runs the program as the subcommand `name` of another, with the arguments after that name.
 pub fn main_within(name: &'static str, arguments: Vec<OsString>) -> ExitCode {
     let _ = WITHIN.set(name);
     with_stack(|| {
@@ -109,7 +108,7 @@ pub fn main_within(name: &'static str, arguments: Vec<OsString>) -> ExitCode {
     })
 }
 
-/// Does `work` where there is room for it.
+/// Does `work` with enough stack.
 fn with_stack(work: impl FnOnce() -> ExitCode) -> ExitCode {
     match stack::make_room() {
         Ok(()) => roomy(work),
@@ -120,7 +119,7 @@ fn with_stack(work: impl FnOnce() -> ExitCode) -> ExitCode {
     }
 }
 
-/// In a frame of its own, since a function takes its stack when it begins.
+/// A separate frame, because a function takes its stack on entry.
 #[inline(never)]
 fn roomy(work: impl FnOnce() -> ExitCode) -> ExitCode {
     work()
@@ -150,10 +149,10 @@ fn run(Cli { command, train }: Cli) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(FAILED as u8))
 }
 
-/// Does what a command says; also gives the world in which it did.
+/// Executes a command, and returns the world that it ran in.
 fn execute(command: Command) -> (World, Result<i32, Failure>) {
     let alone = |outcome| (World::single(), outcome);
-    // Ranks start the pool themselves, and who starts them needs none.
+    // Ranks start the pool themselves, and their launcher needs none.
     let has_ranks = matches!(command, Command::Train(_) | Command::Eval(_));
     if !has_ranks && let Err(error) = threads::bound_pool() {
         return alone(Err(Failure::NotStarted(error)));
@@ -177,8 +176,7 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
     }
 }
 
-/// What to say where the environment is that of no rank; who was told to start ranks may have
-/// wanted to be none.
+/// The failure for an environment of no rank, with advice for a process that was to start ranks.
 fn wrong_world(error: &WorldError, nproc: Option<u16>) -> Failure {
     let set = launch::variables(Launch::Torchrun);
     Failure::Usage(match nproc.filter(|_| !set.is_empty()) {
@@ -190,13 +188,12 @@ fn wrong_world(error: &WorldError, nproc: Option<u16>) -> Failure {
     })
 }
 
-/// Does what is done by several ranks, as the one that the environment says, or as who starts
-/// `nproc`.
+/// Runs a command as the rank of the environment, or as the launcher of `nproc` ranks.
 fn in_world(
     nproc: Option<u16>,
     command: impl FnOnce(&World) -> Result<i32, Failure>,
 ) -> (World, Result<i32, Failure>) {
-    // Before MPI is started, which this would end: the program starts itself once more.
+    // Before MPI starts, because the program executes itself again, which would end MPI.
     allocator::keep_freed_memory();
     let world = match nproc {
         Some(_) => World::from_env_to_launch(),

@@ -1,5 +1,6 @@
-//! Files that a command is asked to write: whether they can be is tried before the work begins,
-//! which may take hours, and they are written whole or not at all.
+//! Output files of commands: checks first that they can be written, then writes them atomically.
+//!
+//! The check comes before the work, which may take hours.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -10,19 +11,19 @@ use super::failure::Failure;
 use crate::error::TrainError;
 use crate::system::whole_file::{self, folder_of};
 
-/// How a file comes to be.
+/// Way of writing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// By [`write`]: what lies there is written over, which may also be a pipe or a device.
+    /// By [`write`]: overwrites the target, which may also be a pipe or a device.
     InPlace,
-    /// A new file takes the place of what lies there when it is complete.
+    /// A complete new file replaces the target.
     Replaced,
 }
 
-/// Tries whether a file can be written at `path`, which `option` has named, and changes nothing.
+/// Checks that a file can be written at `path`, given by `option`, without a change.
 ///
 /// # Errors
-/// Why not, as of a wrong argument.
+/// A usage error with the reason.
 pub fn check(option: &str, path: &Path, way: Way) -> Result<(), Failure> {
     attempt(path, way).map_err(|reason| {
         Failure::Usage(format!(
@@ -39,7 +40,7 @@ fn attempt(path: &Path, way: Way) -> Result<(), String> {
         }
         Ok(found) if !found.is_file() => {
             return match way {
-                // To open a pipe may take as long as nobody reads from it.
+                // Opening a pipe may block until a reader opens it.
                 Way::InPlace => Ok(()),
                 Way::Replaced => Err("it is not a file that can be replaced".to_owned()),
             };
@@ -57,16 +58,15 @@ fn attempt(path: &Path, way: Way) -> Result<(), String> {
         let folder = folder.display();
         return Err(format!("the folder {folder} does not exist"));
     }
-    // Has no name, or loses it at once.
+    // This file has no name, or loses it at once.
     let tried = tempfile::tempfile_in(folder);
     tried.map(drop).map_err(|error| error.to_string())
 }
 
-/// Whether the name at `path`, which `option` has given, is one of a file of the only kind that it
-/// can become. A name without an ending is of any kind.
+/// Checks that the name at `path`, given by `option`, has this `ending` or none.
 ///
 /// # Errors
-/// Why not, as of a wrong argument.
+/// A usage error with the reason.
 pub fn check_ending(option: &str, path: &Path, ending: &str) -> Result<(), Failure> {
     match path.extension() {
         Some(other) if !other.eq_ignore_ascii_case(ending) => Err(Failure::Usage(format!(
@@ -77,11 +77,13 @@ pub fn check_ending(option: &str, path: &Path, ending: &str) -> Result<(), Failu
     }
 }
 
-/// Writes what [`check`] has found can be written in place. A file is replaced when the new one is
-/// complete; if that fails, as the disk is full, it is as it was.
+/// Writes an output that passed [`check`].
+///
+/// A file is replaced once the new one is complete; after a failure, as on a full disk, the old one
+/// stays.
 ///
 /// # Errors
-/// If the system refuses.
+/// Fails if the system refuses.
 pub fn write(path: &Path, content: &[u8]) -> Result<(), TrainError> {
     replace(path, content).map_err(|error| TrainError::Output {
         path: path.to_owned(),
@@ -90,7 +92,7 @@ pub fn write(path: &Path, content: &[u8]) -> Result<(), TrainError> {
 }
 
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    // A link stays one.
+    // Keeps a symbolic link and replaces its target.
     let target = fs::canonicalize(path);
     let path = target.as_deref().unwrap_or(path);
     let mode = match fs::metadata(path) {
@@ -99,7 +101,7 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         Err(_) => None,
     };
     match whole_file::replace(path, content, mode) {
-        // Only the file itself may be written.
+        // The file is writable, but its folder is not.
         Err(error) if error.kind() == ErrorKind::PermissionDenied && mode.is_some() => {
             fs::write(path, content)
         }
@@ -142,7 +144,7 @@ mod tests {
         }
         check(Path::new("/dev/null"), Way::InPlace).unwrap();
         check(&path("socket"), Way::Replaced).unwrap_err();
-        // Not even a folder in /proc can be written by its owner.
+        // Even root cannot create files in /proc.
         assert!(check(Path::new("/proc/new"), Way::InPlace).is_err());
         assert_eq!(fs::read_to_string(path("file")).unwrap(), "content");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);

@@ -1,4 +1,4 @@
-//! `trainer predict`: what images show.
+//! `trainer predict`: predicts the classes of image files.
 
 use std::path::{Path, PathBuf};
 
@@ -30,8 +30,9 @@ pub struct PredictArgs {
     jsonl: Option<PathBuf>,
 }
 
-/// Names the most probable classes of each image. Images that cannot be read are complained of,
-/// and make the exit code that of a failure, after all others are predicted.
+/// Prints the likeliest classes of each image.
+///
+/// Reports unreadable images, predicts the others, and then returns the exit code of a failure.
 pub fn run(args: &PredictArgs) -> Result<i32, Failure> {
     if let Some(path) = &args.jsonl {
         output::check("--jsonl", path, Way::InPlace)?;
@@ -57,16 +58,16 @@ pub fn run(args: &PredictArgs) -> Result<i32, Failure> {
     Ok(told.code)
 }
 
-/// What was told of the images.
+/// Output about the images so far.
 #[derive(Default)]
 struct Told {
     code: i32,
-    /// As JSON.
+    /// The predictions as JSON lines.
     lines: String,
 }
 
 impl Told {
-    /// The images that `paths` name.
+    /// The images in `paths`.
     fn files(&mut self, paths: &[PathBuf]) -> Vec<PathBuf> {
         let mut files = Vec::new();
         for path in paths {
@@ -94,7 +95,7 @@ impl Told {
         self.line(path, "guesses", guesses.into());
     }
 
-    /// That an image, or what is in the way of images, cannot be read.
+    /// Reports an image, or another path, that cannot be read.
     fn error(&mut self, image: Option<&Path>, error: &datasets::DatasetError) {
         complain(&format!("error: {error}"));
         self.code = FAILED;

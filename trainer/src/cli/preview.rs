@@ -1,4 +1,4 @@
-//! `trainer preview`: a picture of the first training batch.
+//! `trainer preview`: draws the first training batch.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ pub struct PreviewArgs {
     epoch: u32,
 }
 
-/// Draws it and says where it lies.
+/// Draws the picture and prints its path.
 pub fn run(args: &PreviewArgs) -> Result<i32, Failure> {
     output::check_ending("--out", &args.out, "png")?;
     let loaded = args.config.load()?;

@@ -1,4 +1,4 @@
-//! Processes of a command that runs on several ranks: starts them, or is one.
+//! Processes of a command on several ranks: starts them, or is one.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -16,31 +16,31 @@ use crate::system::output::outlet::{self, Stream};
 use crate::system::output::{complain, not_said};
 use crate::{USAGE, prepare_process};
 
-/// What a command runs on.
+/// Ranks of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranks {
-    /// How many.
+    /// Number of ranks.
     pub size: usize,
-    /// How often they are started again, at most, when one fails.
+    /// Maximum number of restarts after a failure.
     pub restarts: u16,
 }
 
 impl Ranks {
-    /// Whether this process starts them: several, or one that is to be started again.
+    /// Whether this process starts the ranks: several, or one with restarts.
     fn are_ours(self, world: &World) -> bool {
         world.launch() == Launch::Single && (self.size > 1 || self.restarts > 0)
     }
 }
 
-/// How many ranks there are: a launcher's word, else `--nproc`, else `default`.
+/// Number of ranks: that of the launcher, else `--nproc`, else `default`.
 ///
 /// # Errors
-/// If a launcher and `--nproc` contradict each other.
+/// Fails if a launcher and `--nproc` contradict each other.
 pub fn world_size(nproc: Option<u16>, default: usize, world: &World) -> Result<usize, Failure> {
     match (world.launch(), nproc) {
         (Launch::Single, Some(ranks)) => Ok(ranks.into()),
         (Launch::Single, None) => Ok(default),
-        // Ranks of our own launcher get its arguments.
+        // Ranks of the own launcher have its arguments.
         (Launch::Local, _) | (_, None) => Ok(world.size()),
         (launch, Some(_)) => Err(Failure::Usage(format!(
             "--nproc starts ranks, but {launch} already started this process as {}. Omit --nproc, \
@@ -51,7 +51,7 @@ pub fn world_size(nproc: Option<u16>, default: usize, world: &World) -> Result<u
     }
 }
 
-/// Names as in `a, b and c`.
+/// Lists names as in `a, b and c`.
 pub fn listed(names: &[&str]) -> String {
     match names {
         [] => String::new(),
@@ -60,10 +60,10 @@ pub fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Refuses a configuration that the ranks which this process starts could not read once more.
+/// Rejects a configuration that the ranks started by this process could not read again.
 ///
 /// # Errors
-/// If it is a pipe, such as `<(…)` of a shell.
+/// Fails for a pipe, such as `<(…)` of a shell.
 pub fn check_readable(config: Option<&str>, ranks: Ranks, world: &World) -> Result<(), Failure> {
     let read_again = ranks.are_ours(world);
     let file = config.filter(|_| read_again).map(Path::new);
@@ -77,12 +77,13 @@ pub fn check_readable(config: Option<&str>, ranks: Ranks, world: &World) -> Resu
     }
 }
 
-/// Starts the ranks with the arguments of this process if nobody else has and it takes starting;
-/// otherwise is the one that `world` says, and does `work`. Where the system may have killed a rank
-/// for its memory, `shortage` says what it lacks.
+/// Starts the ranks with this process's arguments, or does `work` as the rank in `world`.
+///
+/// It starts ranks if no launcher has and the command needs them. If the system may have killed a
+/// rank for its memory, `shortage` gives the explanation.
 ///
 /// # Errors
-/// Those of `work`; ranks that cannot be started.
+/// Errors of `work`, and of starting the ranks.
 pub fn on_ranks(
     ranks: Ranks,
     world: &World,
@@ -100,8 +101,8 @@ pub fn on_ranks(
     work()
 }
 
-/// Starts processes of this program with the same arguments, and waits for them. If one fails, all
-/// of them are started again, and go on at the last good checkpoint of the run folder.
+/// Starts processes of this program with the same arguments, and waits for them. After a failure,
+/// restarts all of them from the last good checkpoint of the run folder.
 fn start(
     Ranks { size, restarts }: Ranks,
     shortage: &dyn Fn() -> Option<String>,
@@ -136,7 +137,7 @@ fn start(
 fn tell(outcome: &LaunchOutcome, shortage: &dyn Fn() -> Option<String>) {
     outcome.unwritten().into_iter().for_each(not_said);
     match outcome.failure() {
-        // What it told the others it has also written itself.
+        // The rank has printed the message that it told the others.
         Some(failure) => {
             let (rank, exit) = (failure.rank(), failure.exit());
             let why = match failure.may_lack_memory() {
@@ -158,8 +159,8 @@ fn tell(outcome: &LaunchOutcome, shortage: &dyn Fn() -> Option<String>) {
     }
 }
 
-/// What the rank said that failed, if it did end by itself: what comes again at the same place
-/// comes every time.
+/// Message of the failed rank, if it ended by itself. The same message twice at the same step means
+/// that a restart does not help.
 fn error_of(outcome: &LaunchOutcome) -> Option<String> {
     let failure = outcome
         .failure()
@@ -171,18 +172,18 @@ fn error_of(outcome: &LaunchOutcome) -> Option<String> {
     Some(said).filter(|said| !said.is_empty())
 }
 
-/// Whether a rank failed of which nobody wanted that, and not for wrong arguments.
+/// Whether a restart may help: a rank failed, unintended, and not for wrong arguments.
 fn may_succeed_again(outcome: &LaunchOutcome) -> bool {
     let is_usage = i32::from(outcome.exit_code()) == USAGE;
     outcome.failure().is_some() && !outcome.told_to_stop() && !is_usage
 }
 
-/// Shows what the libraries warn of; `RUST_LOG` asks for more. The log of a run has more of it.
+/// Prints the libraries' warnings; `RUST_LOG` selects more. The log of the run has more of them.
 fn log_warnings(world: &World) {
     let mut filter = tracing_subscriber::EnvFilter::builder()
         .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
         .from_env_lossy();
-    // What there is to say of files one rank of each node says.
+    // One rank of each node is enough for messages about files.
     if world.local_rank() != 0
         && std::env::var_os(tracing_subscriber::EnvFilter::DEFAULT_ENV).is_none()
         && let Ok(of_files) = "datasets=error".parse()
@@ -195,14 +196,14 @@ fn log_warnings(world: &World) {
         .without_time()
         .with_target(false)
         .with_filter(filter);
-    // Fails only where somebody listens already, which is as good.
+    // Fails only if a subscriber exists already, which is fine.
     let _ = tracing_subscriber::registry()
         .with(shown)
         .with(log::events())
         .try_init();
 }
 
-/// Takes what a library says, an event at a time.
+/// Writer that prints one event.
 struct Shown;
 
 impl Write for Shown {

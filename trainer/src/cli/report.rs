@@ -1,4 +1,4 @@
-//! `trainer report`: a page about a run, or one that compares several.
+//! `trainer report`: writes a page about a run, or one that compares several.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::config::paths;
 use crate::report;
 use crate::system::output::say;
 
-/// Where a comparison goes that was given no file.
+/// Default file of a comparison.
 const COMPARISON: &str = "compare.html";
 
 /// Arguments of `trainer report`.
@@ -25,14 +25,14 @@ pub struct ReportArgs {
     out: Option<PathBuf>,
 }
 
-/// Writes it and says where it lies.
+/// Writes the page and prints its path.
 pub fn run(args: &ReportArgs) -> Result<i32, Failure> {
     let out = match (args.runs.as_slice(), &args.out) {
         (_, Some(out)) => out.clone(),
         ([run], None) => run.join(report::FILE),
         _ => COMPARISON.into(),
     };
-    // What is no run is named as that.
+    // Let the report name a path that is no run.
     if args.runs.iter().all(|run| run.is_dir()) {
         output::check("--out", &out, Way::Replaced)?;
     }

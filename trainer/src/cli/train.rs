@@ -1,4 +1,4 @@
-//! `trainer train`, which is also what the program does without a command.
+//! `trainer train`, which is also the default without a command.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ use crate::system::output::say;
 use crate::train::progress::Meta;
 use crate::train::trainer::Trainer;
 
-/// Ranks of the built-in run, which shows training on several.
+/// Ranks of the built-in run, which demonstrates training on several.
 const DEFAULT_RANKS: usize = 2;
 
 /// Arguments of `trainer train`.
@@ -36,10 +36,10 @@ pub struct TrainArgs {
     /// Writes the run to this folder. Defaults to runs/<configuration>-<time>.
     #[arg(long, value_name = "DIR", value_parser = paths::argument())]
     run_dir: Option<PathBuf>,
-    /// Resumes from a checkpoint: auto (the last good one of the run folder, else of the newest run
-    /// of the same configuration), off, or the path of a checkpoint or run folder. With a path,
-    /// --config defaults to its configuration.
-    // The last one counts: ranks that are started again get one more.
+    /// What to continue from: auto (the last good checkpoint of the run folder, else of the newest
+    /// run of the same configuration), off, or the path of a checkpoint or run folder, whose
+    /// configuration is taken where --config names none.
+    // The last one counts: restarted ranks get one more.
     #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off", overrides_with = "resume")]
     resume: Resume,
     /// Restarts all ranks after a failure, at most N times, from the last good checkpoint of the
@@ -55,8 +55,8 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
-    /// The configuration of the run that `--resume` names, or a checkpoint of it, where nobody
-    /// names another: that of its folder, or else that which the checkpoint was written with.
+    /// The configuration of the run or checkpoint in `--resume`, unless `--config` names one. It is
+    /// that of the run folder, else the one in the checkpoint.
     fn config_of_run(&self) -> Result<Option<Loaded>, ConfigError> {
         let (Resume::Path(path), None) = (&self.resume, &self.config.config) else {
             return Ok(None);
@@ -71,7 +71,7 @@ impl TrainArgs {
         let saved = checkpoint::list(&path.join(CHECKPOINTS)).unwrap_or_default();
         let saved = saved.into_iter().rev().map(|found| found.path);
         let mut manifests = [path.clone()].into_iter().chain(saved);
-        // Of a damaged one it is said later what is wrong with it.
+        // A later check reports a damaged checkpoint.
         let Some(manifest) = manifests.find_map(|path| Manifest::read(&path).ok()) else {
             return Ok(None);
         };
@@ -84,18 +84,18 @@ impl TrainArgs {
         }
     }
 
-    /// How many ranks are to be started.
+    /// Number of ranks to start, if given.
     pub fn nproc(&self) -> Option<u16> {
         self.nproc
     }
 
-    /// Whether nothing is to be trained.
+    /// Whether to stop before training.
     pub fn dry_run(&self) -> bool {
         self.dry_run
     }
 }
 
-/// Reads the value of `--resume`.
+/// Parses the value of `--resume`.
 fn resume_from(text: &str) -> Result<Resume, String> {
     match text {
         "" => Err("use auto, off or a path".to_owned()),
@@ -105,7 +105,7 @@ fn resume_from(text: &str) -> Result<Resume, String> {
     }
 }
 
-/// Trains, or says why not.
+/// Trains, or returns the reason for not doing so.
 pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     let of_run = args.config_of_run()?;
     let default = match (&args.config.config, &of_run) {
@@ -126,8 +126,8 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     check_program(&loaded.config)?;
     loaded.batching(size)?;
     loaded.check_sharding(size)?;
-    // Ranks that were started by others meet the same in their turn, together: none waits for one
-    // that has ended.
+    // Ranks of a launcher check the same later, together. A rank that ended here would leave the
+    // others waiting.
     if world.launch() == Launch::Single {
         check_folders(&args)?;
     }
@@ -149,7 +149,9 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     })
 }
 
-/// Who starts the ranks starts them again, and with what they have saved themselves.
+/// Checks `--max-restarts`.
+///
+/// Only the launcher of the ranks can restart them, and only from their own checkpoints.
 fn check_restarts(args: &TrainArgs, world: &World) -> Result<(), Failure> {
     if args.max_restarts == 0 {
         return Ok(());
@@ -171,8 +173,10 @@ fn check_restarts(args: &TrainArgs, world: &World) -> Result<(), Failure> {
     }
 }
 
-/// What is not there cannot be continued, and a folder that holds another run is a wrong argument,
-/// and so is what is no folder.
+/// Checks the folders in the arguments.
+///
+/// Usage errors are a missing path to resume, a run folder with another run, and a path that is no
+/// folder.
 fn check_folders(args: &TrainArgs) -> Result<(), Failure> {
     let wrong = |error: TrainError| Failure::Usage(error.to_string());
     if let Resume::Path(path) = &args.resume {
@@ -189,8 +193,7 @@ fn check_folders(args: &TrainArgs) -> Result<(), Failure> {
     checked.map_err(wrong)
 }
 
-/// Says what would be done, by how many ranks on how many nodes, from which checkpoint on; leaves
-/// no trace.
+/// Prints the plan: ranks, nodes and checkpoint. Leaves no trace.
 fn say_plan(
     args: &TrainArgs,
     loaded: &Loaded,

@@ -1,4 +1,4 @@
-//! How much memory a micro-batch takes beside the state of a training: found out by computing one.
+//! Measures the activation memory of a micro-batch by computing one.
 
 use burn::module::{ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
@@ -17,20 +17,21 @@ use crate::system::memory::{peak_bytes, reset_peak, resident_bytes};
 use crate::train::optimizer;
 use crate::train::parallel_options;
 
-/// Floating-point operations that this may take: a few seconds of a processor. Of larger
-/// micro-batches a part is computed, and counted as often as it fits.
+/// Maximum floating-point operations of a measurement, a few seconds of a CPU. For a larger
+/// micro-batch, a part is computed and the result multiplied.
 const MOST_FLOPS: u64 = 500_000_000_000;
 
-/// Memory that one pass has given back is not always what the next one asks for.
+/// Two passes, since the second cannot always reuse the memory that the first freed.
 const PASSES: usize = 2;
 
-/// Bytes that a micro-batch of `images` images of `data` takes at most, in forward and backward,
-/// beside parameters, gradients and the optimizer's state; in host memory, with the number format
-/// and recomputation of `config`; under `zero-3` with the buckets that are gathered and those on
-/// their way. `None` where the system does not say what is resident.
+/// Measures the peak bytes of forward and backward for a micro-batch of `images` images of `data`.
+///
+/// Excludes parameters, gradients and optimizer state. Measured in host memory with the number
+/// format and recomputation of `config`. Under `zero-3`, includes the gathered buckets and those in
+/// flight. `None` if the system does not tell resident memory.
 ///
 /// # Errors
-/// If the model cannot be built or does not work.
+/// Fails if the model cannot be built or computed.
 pub fn measure(
     config: &Config,
     data: &dyn Dataset,
@@ -64,7 +65,7 @@ impl WithModel for Measure<'_> {
         config.parallel.shard_within = ShardWithin::All;
         if config.parallel.strategy != Strategy::Zero3 {
             config.parallel.strategy = Strategy::Ddp;
-            // Parameters come to exist when they are first used.
+            // Lazy parameters are created at their first use.
             model.visit(&mut Touch);
         }
         let mut parallel = Parallel::new(
@@ -87,7 +88,7 @@ impl WithModel for Measure<'_> {
 }
 
 impl Measure<'_> {
-    /// Of how many images the computation is affordable; at least one.
+    /// Number of images whose computation is affordable, at least one.
     fn affordable<M: ImageClassifier>(&self, model: &M) -> usize {
         let shape = self.data.shape();
         let forward = model.flops([shape.channels, shape.height, shape.width]);
@@ -98,7 +99,7 @@ impl Measure<'_> {
             .max(1)
     }
 
-    /// What the images show is of no importance.
+    /// The contents of the images do not matter.
     fn batch(&self, images: usize) -> Batch {
         let shape = self.data.shape();
         Batch {

@@ -1,4 +1,4 @@
-//! What is done beside training: with trained models, and before a run.
+//! Tools around training: for trained models, and before a run.
 
 pub(crate) mod activations;
 pub mod lr_find;

@@ -1,4 +1,4 @@
-//! What a run would be, and what it would fail with, found out without training.
+//! Plans a run: its sizes, and the errors that it would fail with, without training.
 
 use std::path::Path;
 
@@ -21,32 +21,31 @@ use crate::train::schedule::Schedule;
 use crate::train::{few_values, initial, misfit, model, optimizer};
 use crate::train::{parallel_options, restore};
 
-/// What a run would be.
+/// Sizes of a planned run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Trainable elements of the model.
     pub parameters: usize,
-    /// What the training keeps of each parameter.
+    /// Training state of each parameter.
     pub states: Vec<ParameterState>,
-    /// Images to learn from.
+    /// Training images.
     pub train_samples: usize,
-    /// Images for evaluation.
+    /// Test images.
     pub test_samples: usize,
-    /// Optimizer steps in one epoch.
+    /// Optimizer steps per epoch.
     pub steps_per_epoch: u64,
     /// Batch sizes.
     pub batching: Batching,
-    /// What the run does otherwise than before its checkpoint, in lines; none if nothing has
-    /// changed.
+    /// Changes since the checkpoint of the run, one line each. Empty if nothing has changed.
     pub changes: Vec<String>,
 }
 
-/// Checks all that can be checked without the other ranks of a world of `size`: opens the data,
-/// divides it, builds the model, and restores it from the checkpoint that the run would continue,
-/// if it would.
+/// Checks everything that one process can check for a world of `size` ranks.
+///
+/// Opens and divides the data, builds the model, and restores `checkpoint`, if any.
 ///
 /// # Errors
-/// What a run would fail with.
+/// The errors that the run would fail with.
 pub fn plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<Plan, TrainError> {
     try_plan(loaded, size, checkpoint).map_err(|error| misfit::locate(loaded, error))
 }
@@ -64,7 +63,7 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
             return Err(TrainError::DataOnDevice);
         }
     }
-    // Only counted and filled, and that works everywhere.
+    // Counting and filling a model works on any device.
     let device = Device::flex().autodiff();
     let from = checkpoint.map(|path| (path, Task::of(&config, batching, &splits)));
     let look = Look {
@@ -99,8 +98,8 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     })
 }
 
-/// Why `size` ranks on this host lack memory, if they do by what is free now: what each keeps from
-/// step to step alone is more than its part.
+/// A message if the state of `size` ranks on this host exceeds its free memory. Activations come on
+/// top.
 pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
     let config = &loaded.config;
     let room = device::room(config, size, 1);
@@ -128,7 +127,7 @@ pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
     })
 }
 
-/// What a training keeps of each parameter of the model, none of which comes to exist.
+/// Lists the training state of each parameter without creating the parameters.
 struct Count<'a> {
     config: &'a Config,
 }
@@ -141,8 +140,8 @@ impl WithModel for Count<'_> {
     }
 }
 
-/// Whether the model that is built can be filled and stepped as the run would do it; counts its
-/// trainable elements by parameter, and tells how far the run is.
+/// Checks that the run could restore and step the model. Returns the training state of its
+/// parameters and the progress of the run.
 struct Look<'a> {
     config: &'a Config,
     batching: Batching,
@@ -163,7 +162,7 @@ impl WithModel for Look<'_> {
             initial::load(model, config)?;
             return Ok((states, Progress::start()));
         };
-        // A checkpoint fits any strategy and number of ranks, or none.
+        // A checkpoint fits any strategy and number of ranks.
         let options = ParallelOptions {
             strategy: Strategy::Ddp,
             shard_within: ShardWithin::All,
@@ -187,7 +186,7 @@ mod tests {
             Loaded::load("digits.toml", &sets).unwrap()
         };
         assert_eq!(shortage(&load(&[]), 2), None);
-        // 12 × 65536² elements in each of 100 blocks, of which none is made.
+        // 12 × 65536² elements in each of 100 blocks, none of which is created.
         let huge = ["model={name=\"vit\", dim=65536, heads=64, depth=100, patch=7}"];
         let reason = shortage(&load(&huge), 2).unwrap();
         assert!(reason.contains("MiB on each rank"), "{reason}");

@@ -1,26 +1,24 @@
-//! The loss over the learning rate, and what it suggests.
+//! The loss over the learning rate, and the learning rates that it suggests.
 //!
-//! Losses of single steps are noisy, and most of a sweep is flat: a suggestion is made only of a
-//! fall that the noise does not explain, and from the part of the sweep where that fall is.
+//! Losses of single steps are noisy, and most of a sweep is flat. A suggestion needs a fall that
+//! noise does not explain, and comes from the part of the sweep with that fall.
 
 /// Weight of the past in the smoothed loss.
 const MEMORY: f64 = 0.9;
-/// How many times the smallest smoothed loss is too much.
+/// Multiple of the smallest smoothed loss that counts as divergence.
 const DIVERGED: f64 = 4.0;
-/// The smoothed loss of fewer steps hangs on a single one.
+/// Minimum steps for the smoothed loss: below, it depends on a single one.
 const SETTLED: usize = 10;
-/// So many parts of a sweep are skipped at its begin, and tell where the loss begins: one.
+/// One in this many steps, at the beginning, is skipped and gives the initial loss.
 const FIRST_OF: usize = 10;
-/// So many parts are on either side of a step in the mean that it is judged by: one. Other than the
-/// smoothed loss, that mean is not late.
+/// One in this many steps on either side joins the mean at a step. Unlike the smoothed loss, this
+/// mean does not lag.
 const BESIDE_OF: usize = 20;
-/// A fall is clear that is so many standard errors deep: the lowest of many means is some below the
-/// others by chance.
+/// Standard errors of a clear fall. The lowest of many means is a few below the others by chance.
 const CLEAR: f64 = 4.0;
-/// And at least this share of the loss, where there is no noise.
+/// Minimum fall as a fraction of the loss, for a loss without noise.
 const LEAST_FALL: f64 = 0.01;
-/// Times the median difference of two neighbours, this is the standard deviation of one, if it is
-/// normal.
+/// Ratio of the standard deviation to the median difference of neighbors, for normal noise.
 const DEVIATION_OF_MEDIAN: f64 = 1.4826 * std::f64::consts::FRAC_1_SQRT_2;
 
 /// One step of a sweep.
@@ -30,42 +28,43 @@ pub struct Point {
     pub lr: f64,
     /// The loss before the step.
     pub loss: f64,
-    /// The mean of the losses so far, in which the latest count most.
+    /// Exponential moving average of the losses so far.
     pub smooth: f64,
 }
 
-/// Rates that look good; both were tried, or lie between rates that were. Either may be the larger
-/// one: that the loss falls fastest close to its minimum is common.
+/// Suggested learning rates, within the rates of the sweep.
+///
+/// Either may be larger: the loss often falls fastest close to its minimum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Suggestion {
-    /// Where the loss falls fastest.
+    /// Rate at which the loss falls fastest.
     pub steepest: f64,
-    /// A tenth of the rate of the smallest loss.
+    /// A tenth of the rate with the smallest loss.
     pub tenth_of_minimum: f64,
 }
 
-/// Why a sweep suggests nothing.
+/// Reason why a sweep suggests nothing.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Unclear {
-    /// The loss went up for good at once.
+    /// The loss diverged at once.
     #[error(
         "no suggestion: the loss diverged after {steps} steps, too few to judge. Try a smaller \
          --min or more --steps"
     )]
     TooFew {
-        /// Steps before that.
+        /// Steps before the divergence.
         steps: usize,
     },
-    /// The loss did not fall, or not clearly.
+    /// The loss did not fall clearly.
     #[error(
         "no suggestion: the mean loss was {first:.4} at first and {least:.4} at best, within the \
          noise of {noise:.4} per step. Try more --steps, a larger train.batch_size or a smaller \
          --min"
     )]
     Noise {
-        /// The loss of the first steps.
+        /// Mean loss of the first steps.
         first: f64,
-        /// The smallest mean of neighbouring losses.
+        /// The smallest mean of neighboring losses.
         least: f64,
         /// The standard deviation of a loss.
         noise: f64,
@@ -86,26 +85,26 @@ pub enum Unclear {
 pub struct Curve {
     points: Vec<Point>,
     average: f64,
-    /// The smallest smoothed loss of those that have settled.
+    /// The smallest smoothed loss so far, ignoring the first steps.
     least: Option<f64>,
 }
 
-/// Some neighbouring steps.
+/// Neighboring steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
-    /// The rate of the step in the middle.
+    /// The rate of the middle step.
     pub lr: f64,
     /// The mean loss.
     pub mean: f64,
-    /// How much the loss rises from step to step.
+    /// Slope of the loss per step.
     slope: f64,
 }
 
 impl Span {
     fn of(points: &[Point]) -> Self {
         let half = points.len() / 2;
-        // Least squares: the sum of the squared distances from the middle is that over which the
-        // slope is taken.
+        // Least squares: the sum of squared distances from the middle is the denominator of the
+        // slope.
         let (mut sum, mut along, mut squares) = (0.0, 0.0, 0.0);
         for (index, point) in points.iter().enumerate() {
             let distance = index as f64 - half as f64;
@@ -122,13 +121,13 @@ impl Span {
 }
 
 impl Curve {
-    /// Adds a step; false if the loss went up for good, and with it the sweep is over.
+    /// Adds a step. False if the loss diverged, which ends the sweep.
     pub(super) fn push(&mut self, lr: f64, loss: f64) -> bool {
         if !loss.is_finite() {
             return false;
         }
         self.average = MEMORY * self.average + (1.0 - MEMORY) * loss;
-        // The average began at 0, which must not count.
+        // Corrects the bias of an average that began at 0.
         let seen = 1.0 - MEMORY.powf((self.points.len() + 1) as f64);
         let smooth = self.average / seen;
         self.points.push(Point { lr, loss, smooth });
@@ -145,18 +144,17 @@ impl Curve {
         &self.points
     }
 
-    /// Steps on either side of one that it is judged with.
+    /// Steps on either side in the mean at a step.
     fn beside(&self) -> usize {
         (self.points.len() / BESIDE_OF).max(1)
     }
 
-    /// Every step with those around it, where there are enough on both sides.
+    /// The mean around every step that has enough neighbors on both sides.
     pub(super) fn spans(&self) -> impl Iterator<Item = Span> {
         self.points.windows(2 * self.beside() + 1).map(Span::of)
     }
 
-    /// The standard deviation of a single loss, as neighbours tell it: between them the rate
-    /// changes little.
+    /// Standard deviation of a single loss, from neighbors, whose rates hardly differ.
     fn noise(&self) -> f64 {
         let pairs = self.points.windows(2);
         let mut differences: Vec<f64> = pairs
@@ -167,10 +165,10 @@ impl Curve {
         median.map_or(0.0, |median| median * DEVIATION_OF_MEDIAN)
     }
 
-    /// What looks good.
+    /// The suggested rates.
     ///
     /// # Errors
-    /// If no rate stands out, why, and what may help.
+    /// If no rate stands out: the reason and advice.
     pub fn suggestion(&self) -> Result<Suggestion, Unclear> {
         let steps = self.points.len();
         let beside = self.beside();
@@ -197,8 +195,7 @@ impl Curve {
         if minimum.lr < 10.0 * start.lr {
             return Err(Unclear::AtOnce { lr: minimum.lr });
         }
-        // Where the loss is neither as it was at first nor as at its minimum, the slope is that of
-        // the fall, not noise.
+        // Between the initial loss and the minimum, the slope is that of the fall, not noise.
         let high = |span: &Span| span.mean > first - fall / 4.0;
         let low = |span: &Span| span.mean <= first - fall * 3.0 / 4.0;
         let from = falling.iter().rposition(high).unwrap_or(0);
@@ -213,8 +210,8 @@ impl Curve {
     }
 }
 
-/// All up to the smallest mean, the last one. Once the loss is clearly above where it was at
-/// `first`, having fallen clearly below, rates are too large: whatever comes then is no minimum.
+/// The spans up to the smallest mean, which comes last. Stops once the loss, after a clear fall, is
+/// clearly above `first` again: from there on rates are too large, and no minimum counts.
 fn until_minimum(spans: &[Span], first: f64, clear: f64) -> &[Span] {
     let mut end: Option<(usize, f64)> = None;
     for (index, span) in spans.iter().enumerate() {
@@ -240,10 +237,10 @@ mod tests {
         0.3 + fall + rise
     }
 
-    /// Where it has fallen by a twentieth, and where it is lowest.
+    /// From a fall by a twentieth to the lowest loss.
     const FALLING: std::ops::Range<f64> = 1e-4..1e-1;
 
-    /// What is normal, with mean 0 and standard deviation 1.
+    /// Normal noise with mean 0 and standard deviation 1.
     struct Noise(u64);
 
     impl Noise {
@@ -263,7 +260,7 @@ mod tests {
         }
     }
 
-    /// A sweep from 1e-6 to 10, of losses that scatter by `noise`.
+    /// A sweep from 1e-6 to 10 with losses that scatter by `noise`.
     fn sweep(steps: u32, noise: f64, seed: u64, loss: impl Fn(f64) -> f64) -> Curve {
         let mut curve = Curve::default();
         let mut random = Noise(seed);
@@ -305,8 +302,8 @@ mod tests {
         }
     }
 
-    /// Where noise is as large as the fall, chance may win; but what is said was tried, and mostly
-    /// nothing is.
+    /// With noise as large as the fall, chance may win. A suggestion then lies within the sweep,
+    /// and most sweeps give none.
     #[test]
     fn noise_alone_suggests_nothing() {
         for steps in [10, 20, 100, 300] {
@@ -367,7 +364,7 @@ mod tests {
         assert!(why(&curve).contains("2 steps"));
     }
 
-    /// A tenth of the rate of the minimum would be smaller than any that was tried.
+    /// A tenth of the minimum's rate would be below the sweep.
     #[test]
     fn a_loss_that_is_lowest_at_once_wants_smaller_rates() {
         let mut curve = Curve::default();

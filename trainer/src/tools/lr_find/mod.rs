@@ -1,5 +1,7 @@
-//! `trainer lr-find`: tries learning rates from small to large on the real data, one step each, and
-//! says which look good (Smith 2017, <https://arxiv.org/abs/1506.01186>).
+//! `trainer lr-find`: a learning rate range test on the real data.
+//!
+//! Trains one step at each rate, from small to large, and suggests rates (Smith 2017,
+//! <https://arxiv.org/abs/1506.01186>).
 
 mod curve;
 mod plot;
@@ -25,10 +27,10 @@ use crate::train::{few_values, initial, misfit, optimizer, seed};
 pub use curve::{Curve, Point, Suggestion, Unclear};
 pub use plot::svg;
 
-/// Which rates are tried.
+/// Range of learning rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sweep {
-    /// Number of steps, each with its rate, at least 2.
+    /// Number of steps with one rate each, at least 2.
     pub steps: u64,
     /// The rate of the first step, above 0.
     pub min: f64,
@@ -37,20 +39,21 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// The rate of step `index`, from 0: each is larger than the one before by the same factor.
+    /// The rate of step `index`, from 0. Rates grow by a constant factor.
     pub fn lr(&self, index: u64) -> f64 {
         let share = index as f64 / (self.steps.max(2) - 1) as f64;
-        // The ratio of the two may be too large for a number.
+        // The ratio of the two may overflow.
         let (low, high) = (self.min.ln(), self.max.ln());
         (low + share * (high - low)).exp()
     }
 }
 
-/// Trains with rates that rise until the loss goes up for good; `each` sees every step. Nothing is
-/// written. One process does it, with the global batch of the configuration.
+/// Trains at rising rates until the loss diverges, and passes every step to `each`.
+///
+/// Writes nothing. Runs in one process with the global batch of the configuration.
 ///
 /// # Errors
-/// If the data cannot be read or the model cannot be built.
+/// Fails if the data cannot be read or the model cannot be built.
 pub fn sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
     try_sweep(loaded, sweep, each).map_err(|error| misfit::locate(loaded, error))
 }
@@ -133,7 +136,7 @@ impl<F: FnMut(&Point)> WithModel for Run<'_, F> {
 }
 
 impl<F> Run<'_, F> {
-    /// Computes the gradients of a global batch; gives its loss.
+    /// Computes the gradients of a global batch, and returns its loss.
     fn gradients<M: ImageClassifier>(
         &mut self,
         index: u64,
@@ -153,7 +156,7 @@ impl<F> Run<'_, F> {
     }
 }
 
-/// Micro-batches of one epoch after the other.
+/// Micro-batches of one epoch after another.
 struct Endless<'a> {
     loader: &'a Loader,
     sampler: &'a TrainSampler,
@@ -168,7 +171,7 @@ impl Endless<'_> {
         }
         self.epoch += 1;
         self.batches = self.loader.iter(self.sampler.epoch(self.epoch));
-        // An epoch has a step at least, or there would be no sampler.
+        // An epoch has at least one step, which the sampler ensures.
         Ok(self.batches.next().transpose()?.unwrap_or_default())
     }
 }

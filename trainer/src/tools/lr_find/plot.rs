@@ -1,4 +1,4 @@
-//! A picture of a sweep: the loss over the learning rate, whose axis is logarithmic.
+//! A plot of a sweep: the loss over the learning rate, on a logarithmic axis.
 
 use std::fmt::Write;
 
@@ -10,10 +10,10 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 20.0;
 const BOTTOM: f64 = 50.0;
-/// Lines across, and labels of the loss.
+/// Grid lines and labels of the loss.
 const ROWS: u32 = 5;
 
-/// The curve as an SVG document of its own.
+/// The curve as a standalone SVG document.
 pub fn svg(curve: &Curve) -> String {
     let points = curve.points().iter();
     let losses: Vec<(f64, f64)> = points.map(|point| (point.lr, point.loss)).collect();
@@ -39,15 +39,15 @@ pub fn svg(curve: &Curve) -> String {
     svg
 }
 
-/// The range of both axes.
+/// Ranges of both axes.
 struct Frame {
-    /// Logarithms to the base 10.
+    /// Base-10 logarithms of the rates.
     lr: (f64, f64),
     loss: (f64, f64),
 }
 
 impl Frame {
-    /// Holds all rates of `losses`, and what is flat of them: the `means`.
+    /// Covers all rates of `losses`, and the losses of `means`.
     fn around(losses: &[(f64, f64)], means: &[(f64, f64)]) -> Self {
         let range = |values: &mut dyn Iterator<Item = f64>| {
             let start = (f64::INFINITY, f64::NEG_INFINITY);
@@ -76,7 +76,7 @@ impl Frame {
         HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share.clamp(0.0, 1.0)
     }
 
-    // Writing into a string does not fail.
+    // Writing into a string cannot fail.
     fn grid(&self, svg: &mut String) {
         let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
         for power in self.lr.0.ceil() as i32..=self.lr.1.floor() as i32 {

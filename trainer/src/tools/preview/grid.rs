@@ -1,4 +1,4 @@
-//! Images with captions, side by side in one picture.
+//! Lays out images with captions in one picture.
 
 use font8x8::UnicodeFonts;
 use image::imageops::{self, FilterType};
@@ -8,9 +8,9 @@ use image::{Rgb, RgbImage};
 const CHARACTER: u32 = 8;
 const LINE: u32 = CHARACTER + 2;
 const MARGIN: u32 = 6;
-/// Small images are enlarged to about this width, so that pixels and captions can be seen.
+/// Width to which small images are enlarged, so that pixels and captions are visible.
 const COMFORTABLE: u32 = 112;
-/// Longest side of a picture.
+/// Maximum side of a picture, in pixels.
 const LARGEST: u32 = 16_384;
 const PAPER: Rgb<u8> = Rgb([255, 255, 255]);
 const INK: Rgb<u8> = Rgb([20, 20, 20]);
@@ -22,7 +22,9 @@ pub struct Tile {
     pub lines: Vec<String>,
 }
 
-/// Lays equally large tiles out in about as many columns as rows; nothing if that gets too large.
+/// Lays out tiles of equal size in about as many columns as rows.
+///
+/// `None` if the picture gets too large.
 pub fn draw(tiles: &[Tile]) -> Option<RgbImage> {
     let (width, height) = tiles.first().map_or((0, 0), |tile| tile.image.dimensions());
     let zoom = (COMFORTABLE / width.max(1)).max(1);

@@ -1,4 +1,4 @@
-//! `trainer preview`: a picture of the first training batch, as the model will see it.
+//! `trainer preview`: a picture of the first training batch, as the model sees it.
 
 mod grid;
 
@@ -15,19 +15,19 @@ use crate::error::TrainError;
 use crate::train::misfit;
 use grid::Tile;
 
-/// What the picture shows.
+/// Contents of a preview.
 #[derive(Clone, Copy, Debug)]
 pub struct PreviewOptions {
-    /// Number of images, at least 1; no more than one global batch are shown.
+    /// Number of images, from 1 to a global batch.
     pub images: usize,
-    /// The epoch whose first batch it is, from 1.
+    /// Epoch of the batch, from 1.
     pub epoch: usize,
 }
 
-/// Why there is no picture.
+/// Error of a preview.
 #[derive(Debug, thiserror::Error)]
 pub enum PreviewError {
-    /// There is no batch: training would end for the same reason.
+    /// No batch can be loaded. Training would fail alike.
     #[error(transparent)]
     Train(#[from] TrainError),
     /// The picture would be too large.
@@ -43,17 +43,17 @@ pub enum PreviewError {
         /// Height of each.
         height: usize,
     },
-    /// The picture does not become a PNG file.
+    /// The picture cannot be encoded as PNG.
     #[error("cannot encode the picture: {0}")]
     Encode(image::ImageError),
 }
 
-/// Draws the beginning of the first global batch of an epoch, augmented as in training, with the
-/// names of the classes. The same configuration always gives the same picture, which is what the
-/// run will see whatever its world size.
+/// Draws the beginning of an epoch's first global batch, augmented and with class names.
+///
+/// The picture depends only on the configuration: a run sees these images whatever its world size.
 ///
 /// # Errors
-/// If the data cannot be read or the picture gets too large.
+/// Fails if the data cannot be read or the picture gets too large.
 pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<RgbImage, PreviewError> {
     let (batch, dataset) =
         first_batch(loaded, options.epoch).map_err(|error| misfit::locate(loaded, error))?;
@@ -65,7 +65,7 @@ pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<RgbImage, Previe
     })
 }
 
-/// The first global batch of an epoch, and the data set it is of.
+/// The first global batch of an epoch, and its data set.
 fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>), TrainError> {
     let config = &loaded.config;
     let global = loaded.batching(1)?.global;
@@ -84,10 +84,10 @@ fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>
     Ok((batch, dataset))
 }
 
-/// The content of a PNG file with the picture.
+/// Encodes the picture as a PNG file.
 ///
 /// # Errors
-/// If the encoder refuses.
+/// Fails if the encoder refuses.
 pub fn png(picture: &RgbImage) -> Result<Vec<u8>, PreviewError> {
     let mut png = Cursor::new(Vec::new());
     picture
@@ -110,8 +110,8 @@ fn tiles(batch: &Batch, dataset: &dyn Dataset, images: usize) -> Vec<Tile> {
         .collect()
 }
 
-/// Normalised planes become colours again; one channel becomes grey, and of more than three the
-/// first three are shown.
+/// Turns normalized planes back into colors. One channel is drawn in gray; of more than three, the
+/// first three are drawn.
 fn picture(values: &[f32], batch: &Batch, by: &Normalization) -> RgbImage {
     let plane = batch.shape.height * batch.shape.width;
     let colours = |channel: usize| {
@@ -122,7 +122,7 @@ fn picture(values: &[f32], batch: &Batch, by: &Normalization) -> RgbImage {
             .chunks_exact(plane.max(1))
             .nth(channel)
             .unwrap_or_default();
-        // A float-to-integer cast saturates.
+        // The cast from float to integer saturates.
         let byte = move |value: &f32| ((value * std + mean) * 255.0).round() as u8;
         values.iter().map(byte)
     };
@@ -138,7 +138,7 @@ fn picture(values: &[f32], batch: &Batch, by: &Normalization) -> RgbImage {
     image
 }
 
-/// The name of the class, or both names with their weights.
+/// The class name, or both names with their weights.
 fn caption(batch: &Batch, index: usize, names: &[String]) -> Vec<String> {
     let name = |labels: &[i32]| {
         labels
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(image.dimensions(), (3, 1));
     }
 
-    /// In what is cut out for evaluation everything is green.
+    /// The center crop for evaluation is all green.
     #[test]
     fn random_parts_of_pictures_are_shown() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Evaluates a trained model, on any number of ranks.
+//! Evaluates a trained model on any number of ranks.
 
 use burn::tensor::{DType, Device};
 use burn_dist::parallel::{Precision, autocast};
@@ -19,27 +19,29 @@ use crate::eval::evaluation::Evaluation;
 use crate::run::group;
 use crate::system::output::complain;
 
-/// What to do about it.
+/// Message and advice if no data is configured.
 const NO_DATA: &str = "does not name the data for its evaluation. Name a configuration with \
                        --config, or the data with --set data.name=... and --set data.dir=...";
 
 impl Trained {
-    /// Evaluates the model on the images that its training is evaluated on: the test images of its
-    /// configuration, or the few that it has to know by heart (`train.overfit_batches`). Every rank
-    /// of `world` makes this call; all get the result for the whole, and rank 0 the details of the
-    /// whole.
+    /// Evaluates the model on the images that its training evaluates.
+    ///
+    /// These are the configured test images, or the few images of `train.overfit_batches`. Every
+    /// rank of `world` makes this call. All ranks get the overall result, and rank 0 the overall
+    /// details.
     ///
     /// # Errors
-    /// If the data cannot be read, the checkpoint is of another model, or a rank fails.
+    /// Fails if the data cannot be read, the checkpoint belongs to another model, or a rank fails.
     pub fn evaluate(&self, world: &World) -> Result<(Evaluation, Details), TrainError> {
         self.evaluate_if(world, || Ok(()))
     }
 
-    /// As [`Trained::evaluate`], but only if the caller is `ready`: if this rank is not, the others
-    /// are told.
+    /// Does [`Trained::evaluate`] if the caller is `ready`.
+    ///
+    /// If this rank is not, it tells the others.
     ///
     /// # Errors
-    /// Also what is in the way of this rank's being ready.
+    /// As [`Trained::evaluate`], and the error of `ready`.
     pub fn evaluate_if(
         &self,
         world: &World,
@@ -53,10 +55,10 @@ impl Trained {
         })
     }
 
-    /// Whether it is known what the model could be evaluated on.
+    /// Checks that the configuration names data to evaluate on.
     ///
     /// # Errors
-    /// If only a file of weights says what the model is.
+    /// Fails if the only configuration is that of a weights file.
     pub fn check_has_data(&self) -> Result<(), ConfigError> {
         match self.has_data {
             true => Ok(()),
@@ -90,8 +92,9 @@ impl Trained {
         self.with_model(test.as_ref(), &device, evaluate)
     }
 
-    /// That of the configuration, if the devices of all ranks have it: it may have been meant for
-    /// others. A collective call.
+    /// The configured precision, or `f32` if a rank's device lacks it.
+    ///
+    /// The run may have used other devices. A collective call.
     fn precision_on(&self, device: &Device, group: &ProcessGroup) -> Result<Precision, TrainError> {
         let wanted = self.config().train.eval_precision();
         let dtype = wanted.compute_dtype();
@@ -109,7 +112,7 @@ impl Trained {
         Ok(Precision::F32)
     }
 
-    /// Images per step of the training, however many ranks evaluate.
+    /// Images per training step, whatever the number of ranks now.
     fn trained_batch(&self) -> Result<usize, TrainError> {
         let configured = || Ok(self.loaded.batching(1)?.global);
         self.global_batch.map_or_else(configured, Ok)
@@ -152,7 +155,7 @@ impl Evaluate<'_> {
             group: self.group,
             together: false,
         };
-        // A clone would share its running statistics.
+        // A clone would share the running statistics.
         evaluator.evaluate(&autocast(model.valid(), precision)?, None)
     }
 }

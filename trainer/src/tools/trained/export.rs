@@ -1,4 +1,4 @@
-//! Writes a trained model into one file.
+//! Exports a trained model as one safetensors file.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,15 +28,14 @@ pub enum Format {
 }
 
 impl Trained {
-    /// Writes parameters and buffers to the safetensors file `path`, which appears when it is
-    /// complete. Its metadata has the `[model]` section as JSON, the names of the classes, the size
-    /// of the images, their normalisation and the step, with which [`Trained::find`] finds the
-    /// model again.
+    /// Writes parameters and buffers atomically to the safetensors file `path`.
     ///
+    /// Its metadata contains the `[model]` section as JSON, class names, image size, normalization
+    /// and step. [`Trained::find`] reads them, so an exported file needs no configuration.
     /// [`models::weights::load`] reads both formats.
     ///
     /// # Errors
-    /// If the model cannot be built or the file cannot be written.
+    /// Fails if the model cannot be built or the file cannot be written.
     pub fn export(&self, path: &Path, format: Format) -> Result<(), TrainError> {
         let exported = self.try_export(path, format);
         exported.map_err(|error| self.locate(error))
@@ -75,8 +74,9 @@ impl Trained {
 }
 
 impl Trained {
-    /// The batches of which the statistics of a checkpoint come, as PyTorch counts them: those of
-    /// this run on one rank, and those of the weights that it started from.
+    /// Batches in the statistics of batch normalizations, as PyTorch counts them.
+    ///
+    /// They are those of one rank in this run, and those of the weights that it started from.
     fn batches(&self) -> Batches {
         let environment = self.run_dir.as_deref().and_then(Environment::read);
         let environment = environment.unwrap_or_default();
@@ -128,8 +128,8 @@ impl WithTrained for Save<'_> {
     }
 }
 
-/// Copies tensor by tensor: the model gives the names and shapes, and its parameters, which come to
-/// exist when they are first used, never do.
+/// Copies tensor by tensor. The model only gives names and shapes: its lazy parameters are never
+/// created.
 struct Export<'a> {
     source: &'a Source,
     path: &'a Path,
@@ -168,7 +168,7 @@ impl WithModel for Export<'_> {
             read,
             complete,
         );
-        // What the file cannot be written for then.
+        // The write fails for this reason.
         misfit.take().map_or(Ok(()), Err)?;
         Ok(saved?)
     }

@@ -1,5 +1,4 @@
-//! Models that a run has trained, for those who want to use them: where the checkpoint lies, and
-//! how the model is built again.
+//! Trained models: finds a checkpoint or weights file, and rebuilds the model from it.
 
 mod evaluation;
 mod export;
@@ -31,44 +30,44 @@ pub use export::Format;
 pub use prediction::Guess;
 pub use subject::Subject;
 
-/// Which checkpoint of a run folder.
+/// Choice of a checkpoint in a run folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Which {
-    /// The one of the best evaluation; the last good one where there is none.
+    /// The best by evaluation, or the last good one if no best is known.
     #[default]
     Best,
     /// The last good one.
     Last,
 }
 
-/// Trained parameters, of a checkpoint or a file of weights, and the configuration of their model.
+/// Trained parameters of a checkpoint or weights file, with the model's configuration.
 #[derive(Clone, Debug)]
 pub struct Trained {
-    /// The configuration, and where each of its keys stands.
+    /// The configuration, with the source of each key.
     pub loaded: Loaded,
     /// Folder of the checkpoint, or the file.
     pub path: PathBuf,
-    /// Optimizer steps that were done, where that is known.
+    /// Optimizer steps done, if known.
     pub step: Option<u64>,
-    /// The epoch in which they ended, from 1; 0 where the checkpoint does not say.
+    /// Epoch of the last step, from 1; 0 if the checkpoint does not say.
     pub epoch: u64,
-    /// Folder of the run, where it is known.
+    /// The run folder, if known.
     pub run_dir: Option<PathBuf>,
-    /// What a person should know of the choice.
+    /// Messages on the choice for the user.
     pub notes: Vec<String>,
-    /// Micro-batches that a rank has trained on, where the checkpoint says so.
+    /// Micro-batches of a rank so far, if the checkpoint says.
     batches: Option<u64>,
-    /// Images per step of its training over all ranks, where the checkpoint says so.
+    /// Images per training step over all ranks, if the checkpoint says.
     global_batch: Option<usize>,
-    /// What the file of weights says, if it is one.
+    /// Metadata of a weights file.
     file: Option<About>,
-    /// What a person should know of the tensors that were taken of it.
+    /// Messages on the tensors taken from the file.
     taken: OnceLock<Vec<String>>,
-    /// Whether the configuration says on which data the model is evaluated.
+    /// Whether the configuration names data to evaluate on.
     has_data: bool,
 }
 
-/// Why there is no trained model.
+/// Error of a search for a trained model.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
     /// The configuration cannot be used.
@@ -80,12 +79,12 @@ pub enum FindError {
     /// A file of weights is damaged or cannot be read.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// Nothing of the kind lies there.
+    /// The path holds no trained model.
     #[error("{}: {reason}", path.display())]
     Nothing {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What is missing, and what to do.
+        /// The missing part, and advice.
         reason: String,
     },
 }
@@ -105,9 +104,12 @@ impl From<CheckpointError> for FindError {
 }
 
 impl Trained {
-    /// Finds what `path` names: a run folder or a checkpoint, whose checksums are verified, or a
-    /// file of weights. The configuration is that of the run folder, or of the model in the file if
-    /// that says what it is, unless `config` names another; `sets` change it.
+    /// Finds the model at `path`: a run folder, a checkpoint or a weights file.
+    ///
+    /// Verifies the checksums of checkpoints.
+    ///
+    /// The configuration is `config`, else that of the run folder or the one embedded in the
+    /// weights file; `sets` override its keys.
     ///
     /// # Errors
     /// See [`FindError`].
@@ -131,7 +133,7 @@ impl Trained {
             true => path,
             false => run.as_path(),
         };
-        // A run makes the folder of checkpoints when it first wants one.
+        // A run creates the folder of checkpoints for its first checkpoint.
         if dir::is_run(path) && !path.join(CHECKPOINTS).is_dir() {
             return Err(no_checkpoint(path));
         }
@@ -194,24 +196,22 @@ impl Trained {
         })
     }
 
-    /// What a person should know of the choice of tensors in a file of weights, once the model was
-    /// built.
+    /// Messages on the tensors taken from a weights file, once the model was built.
     pub fn taken(&self) -> &[String] {
         self.taken.get().map_or(&[], Vec::as_slice)
     }
 
-    /// In words where it lies and how far its training had come.
+    /// Path and progress of training in words.
     pub fn title(&self) -> String {
         let path = self.path.display();
         let step = self.step.map(|step| format!("{path}, step {step}"));
         step.unwrap_or_else(|| path.to_string())
     }
 
-    /// Builds the model for images and classes like those of `data`, with the parameters of the
-    /// checkpoint or file, and hands it to `then`.
+    /// Builds and fills the model for images and classes of `data`, and passes it to `then`.
     ///
     /// # Errors
-    /// If they are of another model, or of one for other classes.
+    /// Fails if the parameters belong to another model, or one for other classes.
     pub fn with_model<T>(
         &self,
         data: &dyn Dataset,
@@ -236,7 +236,7 @@ impl Trained {
         &self.loaded.config
     }
 
-    /// `error` with the place of the key that is to blame.
+    /// Adds to `error` the place of the key at fault.
     fn locate(&self, error: TrainError) -> TrainError {
         misfit::of_checkpoint(&self.loaded, error)
     }
@@ -249,19 +249,19 @@ impl Trained {
     }
 }
 
-/// What is done with a trained model.
+/// A use of a trained model.
 pub trait WithTrained {
-    /// What comes of it.
+    /// The result.
     type Output;
 
-    /// Does it.
+    /// Uses the model.
     ///
     /// # Errors
-    /// Whatever is in its way.
+    /// Any error of the use.
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Result<Self::Output, TrainError>;
 }
 
-/// Where the parameters of a model are.
+/// Source of a model's parameters.
 enum Values<'a> {
     Checkpoint(Source),
     File(&'a Path, &'a WeightsConfig, &'a OnceLock<Vec<String>>),
@@ -279,14 +279,14 @@ impl<T: WithTrained> crate::config::WithModel for Load<'_, T> {
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         let model = match self.values {
             Values::Checkpoint(source) => load_model(model, &source)?,
-            // What is evaluated has to be all of the model.
+            // A model to evaluate needs all of its tensors.
             Values::File(path, config, told) => {
                 let whole = WeightsConfig {
                     strict: true,
                     ..config.clone()
                 };
                 let (model, taken) = named_weights::load(&model, path, false, &whole)?;
-                // A single place needs no word.
+                // A file with one candidate needs no message.
                 if !taken.alternatives.is_empty() {
                     let _ = told.set(initial::notes(path, &taken));
                 }
@@ -297,7 +297,7 @@ impl<T: WithTrained> crate::config::WithModel for Load<'_, T> {
     }
 }
 
-/// A checkpoint of a run folder, and what there is to say of the choice.
+/// A checkpoint of a run folder, and messages on the choice.
 fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindError> {
     let folder = run_dir.join(CHECKPOINTS);
     let (newest, bad) = newest_good(&folder)?;
@@ -320,8 +320,7 @@ fn in_run(run_dir: &Path, which: Which) -> Result<(PathBuf, Vec<String>), FindEr
     }
     let found = list(&folder)?;
     for step in best_steps(&Manifest::read(&newest.path)?) {
-        // Of a best state that could not be written there is none, but the best one before it
-        // stays.
+        // If the best state was never written, the best one before it remains.
         let Some(best) = found.iter().find(|found| found.step == step) else {
             continue;
         };
@@ -345,7 +344,7 @@ fn no_checkpoint(run_dir: &Path) -> FindError {
     }
 }
 
-/// The steps after which the best evaluations were, the best first, as far as the run had come.
+/// Steps of the best evaluations up to the checkpoint, the best first.
 fn best_steps(manifest: &Manifest) -> Vec<u64> {
     let progress = &manifest.meta["progress"];
     let earlier = progress["earlier_bests"].as_array();

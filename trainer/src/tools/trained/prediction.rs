@@ -1,4 +1,4 @@
-//! Names what image files show.
+//! Predicts the classes of image files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::data::batch::to_tensors;
 use crate::error::TrainError;
 use crate::eval::evaluate::read;
 
-/// Images that are decoded and computed at a time, if they have no more numbers than this together.
+/// Maximum images per batch, and their maximum number of values.
 const BATCH: usize = 64;
 const MOST_NUMBERS: usize = 1 << 24;
 
@@ -23,19 +23,19 @@ const MOST_NUMBERS: usize = 1 << 24;
 pub struct Guess {
     /// Name of the class.
     pub class: String,
-    /// From 0 to 1.
+    /// Probability from 0 to 1.
     pub probability: f32,
 }
 
 impl Trained {
-    /// The `top` most probable classes of each image, the most probable first, handed to `each` in
-    /// the order of `paths`. Files become images as those of the run's data set do for evaluation:
-    /// scaled, cut out in the middle and normalised.
+    /// Predicts the `top` likeliest classes of each image, the likeliest first.
     ///
-    /// An image that cannot be read is an error for `each`, and the others are predicted.
+    /// Passes them to `each` in the order of `paths`. Images are scaled, center-cropped and
+    /// normalized as for the run's evaluation. An image that cannot be read is an error for `each`;
+    /// the others are still predicted.
     ///
     /// # Errors
-    /// If the model cannot be built, or the data set is needed for that and cannot be read.
+    /// Fails if the model cannot be built, or needs a data set that cannot be read.
     pub fn predict(
         &self,
         paths: &[PathBuf],
@@ -46,8 +46,7 @@ impl Trained {
         predicted.map_err(|error| self.locate(error))
     }
 
-    /// Pixels of the shorter side of a picture of which the middle is cut out, if the training did
-    /// so.
+    /// Pixels of the shorter side before the center crop, if the training used one.
     pub(super) fn resize(&self) -> Option<usize> {
         let of_file = self.file.as_ref().and_then(|about| about.resize);
         self.config().data.kind.resize().or(of_file)
@@ -152,7 +151,7 @@ impl<F> Predict<'_, F> {
     }
 }
 
-/// Decoded images; what they show is not known.
+/// Decoded images of unknown class.
 struct Pictures {
     subject: Subject,
     images: Vec<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! What the images of a model are like, without the images.
+//! Image size, classes and normalization of a model's data, without the images.
 
 use std::path::Path;
 
@@ -9,11 +9,10 @@ use crate::data;
 use crate::data::normalization;
 use crate::run::environment::{self, Environment};
 
-/// Numbers of the largest image that is believed: a file may come from anywhere, and memory is
-/// taken for one.
+/// Maximum values of an image. Weights files may come from anywhere, and an image needs memory.
 const MOST_NUMBERS: usize = 1 << 24;
 
-/// Size, classes and normalisation of a data set that need not be there any more.
+/// Image size, classes and normalization of a data set, which need not exist any more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subject {
     shape: ImageShape,
@@ -22,7 +21,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// That of a data set.
+    /// Takes those of a data set.
     pub fn of(data: &dyn Dataset) -> Self {
         Self {
             shape: data.shape(),
@@ -31,7 +30,7 @@ impl Subject {
         }
     }
 
-    /// What the run folder says; nothing if it does not, or something else than sizes and names.
+    /// Reads those of a run folder. `None` if they are missing or invalid.
     fn in_run(run_dir: &Path) -> Option<Self> {
         let text = std::fs::read(run_dir.join(environment::FILE)).ok()?;
         let environment: Environment = serde_json::from_slice(&text).ok()?;
@@ -45,7 +44,7 @@ impl Subject {
         Self::complete(shape, environment.class_names, Normalization { mean, std })
     }
 
-    /// One of which everything is known; nothing if something is missing or does not fit.
+    /// Combines all parts. `None` if one is missing or they do not fit.
     pub(super) fn complete(
         shape: ImageShape,
         class_names: Vec<String>,
@@ -67,11 +66,13 @@ impl Subject {
 }
 
 impl Trained {
-    /// What the images are like, from the run folder or the file of weights, else from the data set
-    /// that the configuration names; normalised as that says.
+    /// Image size, classes and normalization of the model's data.
+    ///
+    /// Read from the run folder or the weights file, else from the configured data set. `data.mean`
+    /// and `data.std` override the normalization.
     ///
     /// # Errors
-    /// If neither can be read, or the images have other channels than what they are normalised by.
+    /// Fails if neither can be read, or images and normalization differ in channels.
     pub fn subject(&self) -> Result<Subject, DatasetError> {
         let told = match &self.file {
             Some(about) => about.subject.clone(),

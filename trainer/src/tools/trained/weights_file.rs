@@ -1,5 +1,7 @@
-//! Models in one file of weights: what `trainer export` has written, which says itself what its
-//! model is, or what PyTorch has, beside a configuration.
+//! Models in a weights file.
+//!
+//! A file of `trainer export` embeds its model configuration. A file of PyTorch needs a
+//! configuration beside it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -23,26 +25,26 @@ const STD: &str = "std";
 const RESIZE: &str = "resize";
 const STEP: &str = "step";
 
-/// The largest number that is believed of a model's sizes, and of its depth: a file may come from
-/// anywhere, and a model takes memory before its weights are compared.
+/// Maximum size or depth of a model in metadata. Files may come from anywhere, and a model needs
+/// memory before its weights are compared.
 const MOST: f64 = 4096.0;
 const DEEPEST: f64 = 1024.0;
 
-/// What a file says beside the weights. That of other programs says nothing of this.
+/// Metadata of a weights file. Empty for files of other programs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct About {
-    /// The `[model]` section, without what its training started from.
+    /// The `[model]` section, without its initial weights.
     pub model: Option<Value>,
-    /// What the images are like.
+    /// Image size, classes and normalization.
     pub subject: Option<Subject>,
-    /// Pixels of the shorter side of a picture of which the middle is cut out.
+    /// Pixels of the shorter side before the center crop.
     pub resize: Option<usize>,
     /// Optimizer steps of the training.
     pub step: Option<u64>,
 }
 
 impl About {
-    /// What an export says of a model of `config` that knows `subject`.
+    /// Metadata for the export of a model of `config` for `subject`.
     pub fn of_export(
         config: &ModelConfig,
         subject: Subject,
@@ -51,7 +53,7 @@ impl About {
     ) -> Self {
         let mut model = serde_json::to_value(config).unwrap_or_default();
         if let Some(keys) = model.as_object_mut() {
-            // Of the training that is over, and of the machine that it ran on.
+            // These keys concern the finished training and its machine.
             keys.retain(|key, _| !matches!(key.as_str(), "weights" | "new_head"));
         }
         Self {
@@ -62,7 +64,7 @@ impl About {
         }
     }
 
-    /// As metadata of a safetensors file.
+    /// The metadata as safetensors keys and values.
     pub fn to_metadata(&self) -> HashMap<String, String> {
         let mut about = HashMap::new();
         let mut say = |key: &str, value: Value| about.insert(key.to_owned(), value.to_string());
@@ -89,10 +91,10 @@ impl About {
         about
     }
 
-    /// What the file at `path` says; nothing of what it says in another form.
+    /// Reads the metadata of the file at `path`, and ignores keys of another form.
     ///
     /// # Errors
-    /// If it is no file of weights.
+    /// Fails if it is no weights file.
     fn of_file(path: &Path) -> Result<Self, FindError> {
         let about = weights::about(path)?;
         Ok(Self {
@@ -103,7 +105,7 @@ impl About {
         })
     }
 
-    /// A configuration of this model, whose data and training are nobody's.
+    /// A configuration with this model, for default data and training.
     fn configuration(&self) -> Option<String> {
         let model = toml::Value::try_from(self.model.as_ref()?).ok()?;
         let optimizer = toml::Table::from_iter([("name".to_owned(), "sgd".into())]);
@@ -114,7 +116,7 @@ impl About {
         toml::to_string(&root).ok()
     }
 
-    /// Whether `data` are images as the model knows them, as far as the file says.
+    /// Checks that `data` has images and classes as the file says.
     ///
     /// # Errors
     /// The first difference.
@@ -137,7 +139,7 @@ impl About {
     }
 }
 
-/// Whether all numbers of a `[model]` section are such as models have.
+/// Whether all numbers of a `[model]` section are plausible.
 fn has_sizes_of_a_model(model: &Value) -> bool {
     let is_such = |(key, value): (&String, &Value)| {
         let most = if key == "depth" { DEEPEST } else { MOST };
@@ -167,8 +169,7 @@ fn subject(about: &HashMap<String, String>) -> Option<Subject> {
     Subject::complete(shape, read(about, CLASS_NAMES)?, normalization)
 }
 
-/// The configuration of the model in the file at `path`, unless `config` names one, and what the
-/// file says.
+/// Finds the configuration and the metadata of the file at `path`; `config` overrides the former.
 pub(super) fn find(
     path: &Path,
     config: Option<&str>,
@@ -212,7 +213,7 @@ mod tests {
         Subject::complete(shape, classes, normalization).unwrap()
     }
 
-    /// Writes a file of weights that says this of itself.
+    /// Writes a weights file with this metadata.
     fn write(path: &Path, metadata: HashMap<String, String>) {
         let model = burn::nn::LinearConfig::new(2, 3).init(&burn::tensor::Device::flex());
         let keys = weights::KeyMap::same();
