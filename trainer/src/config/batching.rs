@@ -1,22 +1,22 @@
-//! `global batch = micro-batch × accumulation × world size`: checked, and derived where one is
-//! left out.
+//! Batch sizes: `global batch = micro-batch × accumulation × world size`. Checks all, and derives
+//! one that is missing.
 
 use super::error::Fault;
 use super::sections::TrainConfig;
 
-/// Global batch when the configuration says nothing about batch sizes.
+/// Global batch if the configuration sets no batch size.
 const DEFAULT_GLOBAL: usize = 64;
-/// Largest global batch; larger ones are typing errors, and their buffers would not fit.
+/// Maximum global batch. A larger one is a typing error, and its buffers would not fit.
 const MAX_GLOBAL: usize = 1 << 24;
 
-/// How many images make one optimizer step, and how they are portioned.
+/// Batch sizes of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
     /// Images per step over all ranks.
     pub global: usize,
-    /// Images that one rank computes at a time. Derived if omitted.
+    /// Images per micro-batch.
     pub micro: usize,
-    /// Micro-batches of one rank per step.
+    /// Micro-batches per rank and step.
     pub accumulate: usize,
 }
 
@@ -98,7 +98,7 @@ impl Batching {
     }
 }
 
-/// `global / parts`, which must be a whole number.
+/// `global / parts`, which must be an integer.
 fn divide(global: usize, parts: usize, what: &str) -> Result<usize, Fault> {
     if parts > 0 && parts <= global && global.is_multiple_of(parts) {
         return Ok(global / parts);

@@ -1,4 +1,4 @@
-//! Enums of the libraries as values of keys: written by their names.
+//! Serializes the libraries' enums by name.
 
 use burn_dist::device::DeviceChoice;
 use burn_dist::parallel::{Precision, Strategy};
@@ -10,7 +10,7 @@ use serde::ser::Serializer;
 
 use super::section::suggest;
 
-/// An enum that is written as one of a few names.
+/// An enum with a fixed set of names.
 pub(super) trait ByName: Copy + 'static {
     /// All values.
     const ALL: &'static [Self];
@@ -59,7 +59,7 @@ pub(super) fn schema<T: ByName>(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": names })
 }
 
-/// The same of a key that may be left out.
+/// For an optional key.
 pub(super) mod option {
     use super::*;
 

@@ -1,17 +1,17 @@
-//! The shipped configurations, inside the binary, so that nothing else has to be on a machine.
+//! The shipped configurations, built into the binary, so that they need no files.
 
 use super::section::suggest;
 
-/// A configuration that comes with the program.
+/// A built-in configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedded {
-    /// File name, `.toml` included.
+    /// File name, including `.toml`.
     pub name: &'static str,
     /// Content of the file.
     pub text: &'static str,
 }
 
-/// The file of that name in `configs/`.
+/// Embeds the file of that name in `configs/`.
 macro_rules! embedded {
     ($name:literal) => {
         Embedded {
@@ -21,7 +21,7 @@ macro_rules! embedded {
     };
 }
 
-/// All of them, in alphabetical order.
+/// All built-in configurations, in alphabetical order.
 pub const EMBEDDED: &[Embedded] = &[
     embedded!("csc-mnist-deepspeed.toml"),
     embedded!("csc-mnist.toml"),
@@ -37,12 +37,13 @@ pub const EMBEDDED: &[Embedded] = &[
     embedded!("wrn.toml"),
 ];
 
-/// What trains when no configuration is named.
+/// The default configuration.
 pub const DEFAULT: &str = "digits.toml";
 
 impl Embedded {
-    /// The configuration called `name`, with or without `.toml`, with or without the folder
-    /// `configs/` in which it lies in the repository.
+    /// Finds a configuration by name.
+    ///
+    /// `.toml` and the repository's folder `configs/` may be left out.
     pub fn find(name: &str) -> Option<Self> {
         let name = name.strip_prefix("./").unwrap_or(name);
         let name = name.strip_prefix("configs/").unwrap_or(name);
@@ -53,7 +54,7 @@ impl Embedded {
             .copied()
     }
 
-    /// What to say when there is no configuration called `name`.
+    /// Message if `name` is no built-in configuration.
     pub fn not_found(name: &str) -> String {
         let names: Vec<&str> = EMBEDDED.iter().map(|config| config.name).collect();
         let help = suggest(name, &names, "shipped configurations");
@@ -65,7 +66,7 @@ impl Embedded {
         self.name.strip_suffix(".toml").unwrap_or(self.name)
     }
 
-    /// First line of the file's comment: what the configuration is for.
+    /// The purpose of the configuration: the first line of its comment.
     pub fn summary(&self) -> &'static str {
         let first = self.text.lines().next().unwrap_or_default();
         first.trim_start_matches('#').trim()

@@ -1,18 +1,20 @@
-//! What a wrong configuration tells its author: what, where in which text, and what to do.
+//! Errors of configurations: the fault, its place in the text, and advice.
 
 use std::fmt::Display;
 use std::ops::Range;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
 
-/// A configuration that cannot be used. Its `Display` form ends in the line and column; printed
-/// as a [`miette::Report`] it also shows the source.
+/// A configuration error.
+///
+/// Its `Display` form ends in line and column. Printed as a [`miette::Report`], it also shows the
+/// source.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ConfigError {
     message: String,
     help: Option<String>,
-    // On the heap: every function that reads configurations returns this error by value.
+    // Boxed because every function that reads configurations returns this error by value.
     place: Option<Box<Place>>,
 }
 
@@ -40,7 +42,7 @@ impl Diagnostic for ConfigError {
 }
 
 impl ConfigError {
-    /// An error that belongs to no place in a text.
+    /// Makes an error without a place.
     pub fn new(message: String, help: Option<String>) -> Self {
         Self {
             message,
@@ -49,7 +51,7 @@ impl ConfigError {
         }
     }
 
-    /// An error at bytes `span` of `text`.
+    /// Makes an error at bytes `span` of `text`.
     pub fn at(
         message: String,
         help: Option<String>,
@@ -73,13 +75,13 @@ impl ConfigError {
         }
     }
 
-    /// What to do about it, where there is more to say than the message.
+    /// Advice, if the message has none.
     pub fn help_text(&self) -> Option<&str> {
         self.help.as_deref()
     }
 }
 
-/// Line and column of a byte, both counted from one, columns in characters.
+/// Line and column of a byte, both from one, with columns in characters.
 fn line_and_column(text: &str, byte: usize) -> (usize, usize) {
     let before = text.get(..byte).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
@@ -87,21 +89,21 @@ fn line_and_column(text: &str, byte: usize) -> (usize, usize) {
     (line, last.chars().count() + 1)
 }
 
-/// Something wrong in a configuration, before it is known which text it stands in.
+/// A fault in a configuration, before its source text is known.
 #[derive(Debug, Default)]
 pub struct Fault {
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
-    /// What to do about it.
+    /// Advice.
     pub help: Option<String>,
-    /// Where, as positions of [`Sources`](super::source::Sources).
+    /// Place, as positions of [`Sources`](super::source::Sources).
     pub span: Option<Range<usize>>,
-    /// The `section.key` it is about, to find the place when `span` is not known.
+    /// The `section.key` at fault, which gives the place if `span` is unknown.
     pub key: Option<String>,
 }
 
 impl Fault {
-    /// A fault without a place.
+    /// Makes a fault without a place.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -109,7 +111,7 @@ impl Fault {
         }
     }
 
-    /// A fault in the value of `section.key`.
+    /// Makes a fault in the value of `section.key`.
     pub fn in_key(key: &str, message: impl Into<String>) -> Self {
         Self {
             key: Some(key.to_owned()),
@@ -117,7 +119,7 @@ impl Fault {
         }
     }
 
-    /// A parser's error; its positions move by `base`.
+    /// Converts a parser's error, with its positions moved by `base`.
     pub fn from_toml(error: &toml::de::Error, base: usize) -> Self {
         Self {
             span: error.span().map(|span| span.start + base..span.end + base),
@@ -131,7 +133,7 @@ impl Fault {
         self
     }
 
-    /// Sets what to do.
+    /// Sets the advice.
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self

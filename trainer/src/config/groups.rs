@@ -1,4 +1,4 @@
-//! `[[optimizer.groups]]`: other optimizer settings for some of the parameters.
+//! `[[optimizer.groups]]`: optimizer settings for some of the parameters.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
-//! The configuration of a run: a TOML file and `--set` arguments become one checked [`Config`].
+//! The configuration of a run: parses a TOML file and `--set` arguments into a checked [`Config`].
 //!
-//! Reading goes text → tables with positions (`source`) → sections (`section`) → typed values
-//! (`model`, `data`, `optimizer`, `schedule`, `sections`) → checks (`validate`, `batching`).
-//! Whatever goes wrong on the way knows where in which text it stands.
+//! Parsing goes from text to tables with positions (`source`), sections (`section`), typed values
+//! (`model`, `data`, `optimizer`, `schedule`, `sections`) and checks (`validate`, `batching`).
+//! Every error knows its place in the text.
 
 mod batching;
 mod by_name;
@@ -80,8 +80,7 @@ pub struct Config {
     pub early_stopping: EarlyStoppingConfig,
 }
 
-/// The keys that depend on the `name` of their section, beside those that all names of it have:
-/// section, name, keys.
+/// Keys that only some names of a section have, as section, name and keys.
 fn variants() -> Vec<(&'static str, &'static str, &'static [&'static str])> {
     fn of<N: Named>() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])>
     {
@@ -95,7 +94,7 @@ fn variants() -> Vec<(&'static str, &'static str, &'static [&'static str])> {
         .collect()
 }
 
-/// Every section with the keys it can have.
+/// Every section with its keys.
 fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
     fn named<N: Named>() -> (&'static str, Vec<&'static str>) {
         let mut all = vec!["name"];
@@ -123,7 +122,7 @@ fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
     ]
 }
 
-/// The only section that has this key, if there is one.
+/// The only section with this key, if unique.
 fn section_with_key(key: &str) -> Option<&'static str> {
     let mut with_key = sections()
         .into_iter()
@@ -135,12 +134,12 @@ fn section_with_key(key: &str) -> Option<&'static str> {
     }
 }
 
-/// A configuration and the texts it was read from.
+/// A configuration and its source texts.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The checked configuration.
     pub config: Config,
-    /// Name of the file without folder and `.toml`; names the run.
+    /// File name without folder and `.toml`, which names the run.
     pub name: String,
     sources: Sources,
     spans: BTreeMap<String, Range<usize>>,
@@ -154,8 +153,12 @@ fn stem(path: &Path) -> String {
 }
 
 impl Loaded {
-    /// Reads the file `name`, or the embedded configuration of that name where there is no such
-    /// file, and applies each `section.key=value` of `sets`.
+    /// Loads the file `name`, or the built-in configuration of that name.
+    ///
+    /// `sets` override keys, each as `section.key=value`.
+    ///
+    /// # Errors
+    /// The first error, with its place.
     pub fn load(name: &str, sets: &[String]) -> Result<Self, ConfigError> {
         let path = paths::expand(name.as_ref())
             .map_err(|reason| ConfigError::new(format!("--config: {reason}"), None))?;
@@ -175,7 +178,7 @@ impl Loaded {
         }
     }
 
-    /// The same of the file in a run folder.
+    /// Loads the file at `path`, which is no built-in configuration.
     pub(crate) fn load_file(path: &Path, sets: &[String]) -> Result<Self, ConfigError> {
         let bytes = open_file(path).and_then(capped).map_err(|error| {
             let message = format!("cannot read the configuration {}: {error}", path.display());
@@ -197,12 +200,16 @@ impl Loaded {
         Self::parse_as((&name, &stem(path)), &text, sets, over)
     }
 
-    /// Reads a configuration from a text. `file` is the name that errors show.
+    /// Parses a configuration from a text. Errors name the text `file`; `name` names the run.
+    ///
+    /// # Errors
+    /// The first error, with its place.
     pub fn parse(file: &str, name: &str, text: &str, sets: &[String]) -> Result<Self, ConfigError> {
         Self::parse_as((file, name), text, sets, false)
     }
 
-    /// The same; of a run that is `over` already what had no use has none.
+    /// Parses like [`parse`](Self::parse). A run that is `over` gets no errors about keys without
+    /// effect.
     fn parse_as(
         (file, name): (&str, &str),
         text: &str,
@@ -214,7 +221,7 @@ impl Loaded {
         let config = sources.parse().and_then(|mut root| {
             spans = source::spans(&root);
             let mut config = Config::read(&mut root, &|span| sources.is_set(span), over)?;
-            // Who gives one key on the command line cannot take others out of the file.
+            // A key on the command line cannot remove others from the file.
             let is_set = |key: &str| spans.get(key).is_some_and(|span| sources.is_set(span));
             let overridden = |by: &str, key: &str| over || is_set(by) && !is_set(key);
             let schedule = &mut config.schedule;
@@ -234,7 +241,7 @@ impl Loaded {
         }
     }
 
-    /// The configuration in a run folder, named as the run is.
+    /// Loads the configuration in a run folder, with the run's name.
     pub(crate) fn load_run(folder: &Path, sets: &[String]) -> Result<Self, ConfigError> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         Ok(Self {
@@ -243,8 +250,7 @@ impl Loaded {
         })
     }
 
-    /// The configuration that the checkpoint or run at `path` has in a manifest, named as the run
-    /// is.
+    /// Loads the configuration `text` of the checkpoint or run at `path`, with the run's name.
     pub(crate) fn of_checkpoint(
         path: &Path,
         text: &str,
@@ -259,19 +265,21 @@ impl Loaded {
         Self::parse_as((&place, name), text, sets, true)
     }
 
-    /// Reads the resolved configuration of a run, such as a checkpoint has it.
+    /// Parses the resolved configuration of a run, for example from a checkpoint.
     pub(crate) fn of_run(text: &str) -> Result<Self, ConfigError> {
         Self::parse_as(("config.toml", "config"), text, &[], true)
     }
 
     /// The batch sizes for `world` ranks.
+    ///
+    /// # Errors
+    /// Fails if the configured batch sizes do not divide.
     pub fn batching(&self, world: usize) -> Result<Batching, ConfigError> {
         Batching::resolve(&self.config.train, world)
             .map_err(|fault| self.sources.error(fault, &self.spans))
     }
 
-    /// An error of this configuration that shows only when it is used, at the first of `keys` that
-    /// is written in it.
+    /// Places a late `error` at the first of `keys` that is written in the configuration.
     pub(crate) fn blame(&self, keys: &[&str], error: &impl std::fmt::Display) -> ConfigError {
         let written = keys.iter().find(|key| self.spans.contains_key(**key));
         let fault = Fault {
@@ -281,12 +289,12 @@ impl Loaded {
         self.sources.error(fault, &self.spans)
     }
 
-    /// Whether a key has a value that somebody has written.
+    /// Whether a key is written in the file or set on the command line.
     pub(crate) fn is_written(&self, key: &str) -> bool {
         self.spans.contains_key(key)
     }
 
-    /// The last key of a section that a `--set` gives, if one does.
+    /// The last key of `section` that a `--set` gives.
     pub(crate) fn last_set(&self, section: &str) -> Option<&str> {
         let of_section = |key: &str| {
             key.split_once('.')
@@ -302,7 +310,10 @@ impl Loaded {
         last.map(|(key, _)| key.as_str())
     }
 
-    /// Whether `world` ranks can shard as the configuration says.
+    /// Checks that `world` ranks can shard as configured.
+    ///
+    /// # Errors
+    /// Fails if they cannot be divided.
     pub fn check_sharding(&self, world: usize) -> Result<(), ConfigError> {
         shard_within::check_world(&self.config.parallel, world)
             .map_err(|fault| self.sources.error(fault, &self.spans))
@@ -323,8 +334,8 @@ impl Config {
             }
         }
         let mut config = Self {
-            // First those with a default for every key: what is wrong in them is a mistake, while
-            // a missing name may be a sign of an unfinished file.
+            // First the sections with a default for every key: an error in them is a mistake, while
+            // a missing name may only mean an unfinished file.
             weights: Section::take(root, "weights")?.read()?,
             data: Section::take(root, "data")?.choose(is_set, true)?,
             schedule: Section::take(root, "schedule")?.choose(is_set, true)?,
@@ -343,7 +354,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Puts the home folder and the environment variables into the paths that name them.
+    /// Expands the home folder and environment variables in paths.
     fn expand_paths(&mut self) -> Result<(), Fault> {
         let mut paths = self.data.kind.paths();
         paths.push(("model.weights", &mut self.model.weights));
@@ -356,7 +367,7 @@ impl Config {
         Ok(())
     }
 
-    /// The configuration as a TOML document that reads back as the same configuration.
+    /// Serializes as TOML that parses to the same configuration.
     pub fn to_toml(&self) -> Result<String, ConfigError> {
         toml::to_string(self).map_err(|error| {
             ConfigError::new(format!("cannot write the configuration: {error}"), None)
@@ -364,7 +375,7 @@ impl Config {
     }
 }
 
-/// The content of a file, cut off just above the size that is refused later.
+/// Reads a file up to just above the size limit, which a later check enforces.
 fn capped(file: File) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(source::MAX_BYTES as u64 + 1)

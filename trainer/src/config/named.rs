@@ -1,42 +1,46 @@
-//! Sections some of whose keys depend on their `name`: each name is one file with its keys, and one
-//! line in the list that [`named_section`] makes the section of.
+//! Sections whose keys depend on their `name`.
+//!
+//! Each name is one file with its keys, and one line in the list from which [`named_section`] makes
+//! the section.
 
 use serde::de::DeserializeOwned;
 
 use super::error::Fault;
 use super::section::Section;
 
-/// A section some of whose keys depend on its `name`.
+/// A section whose keys depend on its `name`.
 pub trait Named: Sized {
-    /// What there is for each name.
+    /// Keys of a name.
     type Kind: PartialEq + 'static;
-    /// The keys that go with every name.
+    /// Keys of every name.
     type Keys: DeserializeOwned;
-    /// Its name in a configuration.
+    /// Name of the section.
     const SECTION: &'static str;
     /// All names.
     const CHOICES: &'static [Choice<Self::Kind>];
-    /// The name where none is given. Sections that have one take the usual values of other names'
-    /// keys: earlier versions wrote them into the resolved configuration.
+    /// Default name. A section with one ignores other names' keys at their usual values, which
+    /// earlier versions wrote into the resolved configuration.
     const USUAL: Option<&'static str>;
 
-    /// The section.
+    /// Makes the section.
     fn new(kind: Self::Kind, keys: Self::Keys) -> Self;
 }
 
-/// A name, the keys that go with it alone, and how they are read.
+/// A name, its own keys, and their parser.
 pub struct Choice<K> {
     /// The name.
     pub name: &'static str,
     /// Its keys.
     pub keys: fn() -> &'static [&'static str],
-    /// Reads them.
+    /// Parses them.
     pub read: fn(Section<'_>) -> Result<K, Fault>,
 }
 
-/// Defines a section from the list of its names, each with the file (a module beside the list) and
-/// the type of its keys: the type of the section, with the keys of all names, and an enum of what
-/// there is for each name, which are `dyn` the trait.
+/// Defines a section from the list of its names.
+///
+/// Each name comes with its file (a module beside the list) and the type of its keys. Defines the
+/// type of the section, with the keys of all names, and an enum of the names' keys, which implement
+/// the trait.
 macro_rules! named_section {
     (
         $(#[$doc:meta])*

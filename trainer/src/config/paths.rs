@@ -1,5 +1,7 @@
-//! `~` and environment variables in paths that no shell has seen: those of a configuration, behind
-//! `--set`, and behind the `=` of an argument (`--run-dir=~/run`).
+//! Expands `~` and environment variables in paths that no shell has expanded.
+//!
+//! These are paths in a configuration, in `--set`, and after the `=` of an argument
+//! (`--run-dir=~/run`).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -7,16 +9,15 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-/// Reads a path from the command line.
+/// Parser of a path on the command line.
 pub(crate) fn argument() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().try_map(|text| expand(&text))
 }
 
-/// `path` with the home folder for `~` at its beginning, and with the values of the environment
-/// variables that it names as `$NAME` or `${NAME}`. Other dollar signs stand for themselves.
+/// Expands a leading `~`, and the variables `$NAME` and `${NAME}`. Other dollar signs stay.
 ///
 /// # Errors
-/// Which variable is not set; a path that begins with `~user`, or has a `${` that is not one of
+/// Fails if a variable is not set, the path begins with `~user`, or a `${` does not begin a
 /// `${NAME}`.
 pub(crate) fn expand(path: &OsStr) -> Result<PathBuf, String> {
     expand_by(path, |name| std::env::var_os(name))
@@ -69,7 +70,7 @@ fn expand_by(path: &OsStr, value: impl Fn(&str) -> Option<OsString>) -> Result<P
     Ok(OsString::from_vec(expanded).into())
 }
 
-/// The variable that `text`, which begins with a dollar sign, names, and how many bytes do that.
+/// The variable named at the beginning of `text`, and the length of that reference in bytes.
 fn named(text: &[u8]) -> Option<(&str, usize)> {
     let (inner, braces) = match text.get(1)? {
         b'{' => (&text[2..], 3),

@@ -1,5 +1,4 @@
-//! `[loss_scale]`: how half precision holds small gradients; `[ema]`: the average of the
-//! parameters.
+//! `[loss_scale]`: loss scaling in half precision; `[ema]`: the moving average of the parameters.
 
 use burn_dist::parallel::{EmaOptions, LossScaleOptions};
 
@@ -30,7 +29,7 @@ keys! {
 }
 
 impl LossScaleConfig {
-    /// The same for the library.
+    /// Converts to the library's options.
     pub fn options(&self) -> LossScaleOptions {
         LossScaleOptions {
             initial: self.initial,
@@ -67,7 +66,7 @@ keys! {
 }
 
 impl EmaConfig {
-    /// The same for the library.
+    /// Converts to the library's options.
     pub fn options(&self) -> Option<EmaOptions> {
         let warmup = self.warmup;
         self.decay.map(|decay| EmaOptions { decay, warmup })

@@ -1,5 +1,6 @@
-//! The reference of all configuration keys, as Markdown, from the types that they are read into:
-//! descriptions are the doc comments of the fields, defaults those of `Default`.
+//! Generates the reference of all configuration keys as Markdown.
+//!
+//! Descriptions are the doc comments of the fields, and defaults come from `Default`.
 
 use std::fmt::Write;
 
@@ -25,23 +26,23 @@ prints a configuration with all defaults, `trainer configs` lists the built-in c
 pub struct Key {
     /// Its section.
     pub section: String,
-    /// The `name` of the section that it belongs to, where the section's keys depend on that.
+    /// The `name` of the section that it belongs to, if keys depend on it.
     pub variant: Option<String>,
     /// The key.
     pub name: String,
     /// What it means.
     pub description: String,
-    /// Name of its type in TOML.
+    /// Type in TOML.
     pub kind: String,
-    /// What its numbers count.
+    /// Unit of a number.
     pub unit: Option<String>,
-    /// Its value where it is left out; nothing where that depends on something else.
+    /// Default value. `None` if it depends on other keys.
     pub default: Option<Value>,
-    /// All values that it can have, with what they mean, if there are only a few.
+    /// All values with their meanings, if few are allowed.
     pub values: Vec<(String, String)>,
 }
 
-/// A section, or what one of its names adds to it.
+/// A section, or the keys that one of its names adds.
 struct Group {
     section: &'static str,
     variant: Option<String>,
@@ -79,7 +80,7 @@ fn table(text: &mut String, keys: &[Key]) {
             Some(value) => format!("`{}`", toml(value)),
             None => "–".to_owned(),
         };
-        // A string takes every memory there is; that this cannot fail is no reason to panic.
+        // Writing to a string cannot fail, so ignore the result instead of panicking.
         let _ = writeln!(
             text,
             "| `{}` | {} | {default} | {} | {} |",
@@ -98,7 +99,7 @@ fn table(text: &mut String, keys: &[Key]) {
     }
 }
 
-/// The description without a last sentence that only repeats the default.
+/// The description without a final sentence that only repeats the default.
 fn beside_default(key: &Key) -> &str {
     match key.description.rsplit_once(" Default ") {
         Some((rest, value)) if key.default.is_some() && is_one_value(value) => rest,
@@ -154,13 +155,13 @@ fn groups() -> Vec<Group> {
 struct Schema(Value);
 
 impl Schema {
-    /// What a section's schema says.
+    /// The schema of a section.
     fn property(&self, section: &str) -> Option<&Map<String, Value>> {
         let property = self.0.get("properties")?.get(section)?.as_object()?;
         Some(self.resolve(property))
     }
 
-    /// What a schema refers to, or itself.
+    /// Follows a reference to its schema.
     fn resolve<'a>(&'a self, schema: &'a Map<String, Value>) -> &'a Map<String, Value> {
         let name = schema
             .get("$ref")
@@ -201,7 +202,7 @@ impl Schema {
         keys
     }
 
-    /// The schema without "or nothing": a key that is left out is not null in TOML.
+    /// The schema without `null`: an absent key is not null in TOML.
     fn present<'a>(&'a self, property: &'a Map<String, Value>) -> &'a Map<String, Value> {
         let one = property
             .get("anyOf")
@@ -235,7 +236,7 @@ impl Schema {
     fn values(&self, property: &Map<String, Value>) -> Vec<(String, String)> {
         let schema = self.present(property);
         let all = |key| schema.get(key).and_then(Value::as_array);
-        // The description of the key says what these mean.
+        // The key's description explains these values.
         if let Some(names) = all("enum") {
             let names = names.iter().map(constant_text);
             return names.map(|name| (name, String::new())).collect();
@@ -269,12 +270,12 @@ fn constant_text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Lines of a comment become a line of a table.
+/// Joins the lines of a comment for a table.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// "`name`: what it is." as a sentence of its own, below a title that says the name.
+/// Turns "`name`: description" into a sentence, for a title that already has the name.
 fn sentence(name: &str, text: &str) -> String {
     let text = one_line(text);
     let rest = [format!("`{name}`: "), format!("`[{name}]`: ")]

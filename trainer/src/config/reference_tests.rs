@@ -1,11 +1,11 @@
-//! What the reference says is what the code does.
+//! Tests that the reference describes the code.
 
 use serde_json::Value;
 
 use super::reference::{Key, keys, markdown, toml};
 use super::*;
 
-/// Settings that a key needs beside itself, to have this value.
+/// Other settings that a key needs for this value.
 fn context(key: &Key, value: &str) -> Vec<String> {
     let mut sets = vec!["model.name=cnn".to_owned(), "optimizer.name=sgd".to_owned()];
     if let Some(variant) = &key.variant {
@@ -31,7 +31,7 @@ fn context(key: &Key, value: &str) -> Vec<String> {
     sets
 }
 
-/// Values that are good for this key, at least one.
+/// Valid values for this key, at least one.
 fn legal(key: &Key) -> Vec<String> {
     if !key.values.is_empty() {
         return key.values.iter().map(|(value, _)| value.clone()).collect();
@@ -97,7 +97,7 @@ fn every_key_of_every_section_is_described() {
             let found = documented
                 .iter()
                 .any(|key| key.section == section && key.name == name);
-            // Those of [model] and [optimizer] are titles.
+            // The names of [model] and [optimizer] are titles.
             assert!(found || name == "name", "{section}.{name}");
         }
     }

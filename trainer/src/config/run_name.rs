@@ -1,11 +1,11 @@
-//! The name of a run, as the name of its folder has it, and what lies in that folder.
+//! The name of a run in its folder's name, and names of files in the run folder.
 
 /// The resolved configuration, in the run folder.
 pub const CONFIG_FILE: &str = "config.toml";
 /// Folder of the checkpoints, in the run folder.
 pub const CHECKPOINTS: &str = "checkpoints";
 
-/// The name of the run whose folder is called so: what `run::dir` puts behind it is left out.
+/// The run's name in a folder's name, without the suffix of `run::dir`.
 pub(crate) fn name_of(folder: &str) -> &str {
     let stamped = |(at, _): (usize, &str)| {
         let (name, stamp) = folder.split_at(at);
@@ -15,8 +15,9 @@ pub(crate) fn name_of(folder: &str) -> &str {
     name.filter(|name| !name.is_empty()).unwrap_or(folder)
 }
 
-/// Day, time of the day, and number among the runs of that second, out of what `run::dir` puts
-/// behind a name; nothing if it is something else.
+/// Parses the suffix of `run::dir`: date, time, and number among the runs of that second.
+///
+/// `None` for anything else.
 pub(crate) fn when_made(text: &str) -> Option<(u64, u64, u32)> {
     let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let mut parts = text.split('-');

@@ -1,5 +1,6 @@
-//! Reads one `[section]` of a configuration into its type: refuses unknown keys and unknown
-//! names with the nearest valid one.
+//! Parses one `[section]` of a configuration into its type.
+//!
+//! Rejects unknown keys and names, and suggests the nearest valid one.
 
 use std::ops::Range;
 
@@ -10,10 +11,10 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use super::error::Fault;
 use super::named::{Choice, Named};
 
-/// Similarity (Jaro-Winkler, 0 to 1) from which a valid name is offered for a wrong one.
+/// Minimum similarity (Jaro-Winkler, 0 to 1) for a suggestion.
 const SIMILAR: f64 = 0.75;
 
-/// One table of the document, not yet typed.
+/// One table of the document, still untyped.
 pub struct Section<'a> {
     name: &'static str,
     table: DeTable<'a>,
@@ -21,7 +22,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Takes section `name` out of the document; an absent one is empty.
+    /// Takes section `name` out of the document. A missing section is empty.
     pub fn take(root: &mut DeTable<'a>, name: &'static str) -> Result<Self, Fault> {
         let Some(value) = root.remove(name) else {
             return Ok(Self {
@@ -39,7 +40,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads the whole section.
+    /// Parses the whole section.
     pub fn read<T: DeserializeOwned>(self) -> Result<T, Fault> {
         let valid = fields::<T>();
         for key in self.table.keys() {
@@ -51,9 +52,10 @@ impl<'a> Section<'a> {
         T::deserialize(ValueDeserializer::from(table)).map_err(|error| Fault::from_toml(&error, 0))
     }
 
-    /// Reads a section some of whose keys depend on its `name`. If it `yields`, another name's keys
-    /// are given up that stand in a file while the name is set on the command line (`is_set`, by
-    /// the place): who gives one key there cannot take others out of the file.
+    /// Parses a section whose keys depend on its `name`.
+    ///
+    /// If it `yields` and the command line sets the name (`is_set`, by position), keys of other
+    /// names in the file are dropped: the command line cannot remove them from the file.
     pub fn choose<N: Named>(
         mut self,
         is_set: &dyn Fn(&Range<usize>) -> bool,
@@ -94,7 +96,7 @@ impl<'a> Section<'a> {
         ))
     }
 
-    /// What the value of `name` says, if there is one.
+    /// The choice that the value of `name` selects, if any.
     fn choice<N: Named>(
         &self,
         given: Option<&Spanned<DeValue<'a>>>,
@@ -124,7 +126,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// Some of its keys.
+    /// A section with some of the keys.
     fn part(&self, table: DeTable<'a>) -> Self {
         Self {
             name: self.name,
@@ -133,7 +135,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A key that is given and changes nothing with this `name`: its author believes that it does.
+    /// The fault of a key that this `name` does not use, although its author expects an effect.
     fn useless<K>(&self, key: &str, name: &str, users: &[&Choice<K>]) -> Fault {
         let section = self.name;
         let users: Vec<&str> = users.iter().map(|choice| choice.name).collect();
@@ -158,7 +160,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Reads an array that has exactly `N` values; by itself TOML's reader takes the first `N`.
+/// Parses an array of exactly `N` values. TOML's parser by itself takes the first `N` of more.
 pub fn exactly<'de, T, const N: usize, D>(deserializer: D) -> Result<[T; N], D::Error>
 where
     T: Deserialize<'de>,
@@ -170,7 +172,7 @@ where
     array.map_err(|_| D::Error::custom(format!("expected {N} values, found {found}")))
 }
 
-/// "did you mean ...?" where a valid name is near, and all valid names.
+/// A suggestion "did you mean ...?" if a valid name is near, and the list of valid names.
 pub fn suggest(wrong: &str, valid: &[&str], what: &str) -> String {
     let all = format!("{what}: {}", valid.join(", "));
     match nearest(wrong, valid) {
@@ -181,7 +183,7 @@ pub fn suggest(wrong: &str, valid: &[&str], what: &str) -> String {
 
 /// The valid name nearest to a wrong one, if any is near.
 pub fn nearest<'a>(wrong: &str, valid: &[&'a str]) -> Option<&'a str> {
-    // Comparing takes time in the product of the lengths.
+    // Comparison time is the product of the lengths.
     if wrong.len() > 100 {
         return None;
     }
@@ -193,15 +195,15 @@ pub fn nearest<'a>(wrong: &str, valid: &[&'a str]) -> Option<&'a str> {
         .map(|(_, name)| name)
 }
 
-/// The names of the fields that a struct is deserialized from.
+/// Field names that a struct deserializes.
 pub fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
     let mut names: &'static [&'static str] = &[];
-    // Never succeeds: the deserializer only looks at what is asked of it.
+    // Always fails: the deserializer only records the request.
     let _ = T::deserialize(FieldNames(&mut names));
     names
 }
 
-/// A deserializer that has no data and notes the fields a struct asks for.
+/// A deserializer without data that records the fields a struct requests.
 struct FieldNames<'n>(&'n mut &'static [&'static str]);
 
 impl<'de> Deserializer<'de> for FieldNames<'_> {
@@ -228,7 +230,7 @@ impl<'de> Deserializer<'de> for FieldNames<'_> {
     }
 }
 
-/// Defines a struct of keys that may all be left out, each with its default.
+/// Defines a struct of optional keys with defaults.
 macro_rules! keys {
     ($(#[$doc:meta])* $type:ident { $($(#[$key_doc:meta])* $key:ident: $of:ty = $default:expr,)* }) => {
         $(#[$doc])*
@@ -245,8 +247,8 @@ macro_rules! keys {
 }
 pub(crate) use keys;
 
-/// Defines an enum that is written as one of a few strings, with the nearest valid string in the
-/// error for any other.
+/// Defines an enum that is written as one of a few strings. Errors suggest the nearest valid
+/// string.
 macro_rules! names {
     ($(#[$doc:meta])* $type:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
         $(#[$doc])*

@@ -1,6 +1,7 @@
-//! The sections of a configuration and their keys, but for `[model]`, `[data]` and `[optimizer]`.
-//! Every field says what it is, its unit, and its default; that text is the reference for authors
-//! of configuration files.
+//! Sections and keys beside `[model]`, `[data]`, `[optimizer]` and `[schedule]`.
+//!
+//! The doc comment of every key states its meaning, unit and default: docs/config.md is made of
+//! them.
 
 use burn_dist::device::DeviceChoice;
 use burn_dist::parallel::{Precision, ShardWithin, Strategy};
@@ -221,7 +222,7 @@ keys! {
 }
 
 impl CheckpointConfig {
-    /// Whether there are any.
+    /// Whether checkpoints are enabled.
     pub fn wanted(&self) -> bool {
         self.every_steps > 0 || self.every_epochs > 0 || self.every_minutes > 0.0
     }
@@ -247,7 +248,7 @@ keys! {
 }
 
 impl EarlyStoppingConfig {
-    /// Gives up the values that a target does not use and that it overrides.
+    /// Drops values that a target ignores and overrides, as from the command line.
     pub(super) fn forget_unused(&mut self, overridden: impl Fn(&str, &str) -> bool) {
         let by = "early_stopping.target_accuracy";
         let usual = Self::default();

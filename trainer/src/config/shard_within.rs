@@ -1,4 +1,4 @@
-//! `parallel.shard_within`: over which ranks a strategy shards; a word or a number.
+//! `parallel.shard_within`: the ranks that a strategy shards over, as a word or a number.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ impl Visitor<'_> for WordOrNumber {
     }
 }
 
-/// What can be said without the ranks.
+/// Checks that need no world size.
 pub(super) fn check(parallel: &ParallelConfig) -> Result<(), Fault> {
     if parallel.strategy != Strategy::Ddp || parallel.shard_within == ShardWithin::All {
         return Ok(());
@@ -57,7 +57,7 @@ pub(super) fn check(parallel: &ParallelConfig) -> Result<(), Fault> {
     .help("remove it, or set parallel.strategy to zero-1, zero-2 or zero-3"))
 }
 
-/// Whether `world` ranks can be divided like that; of nodes only the ranks know.
+/// Checks that `world` ranks can be divided this way. Only the ranks know their nodes.
 pub(super) fn check_world(parallel: &ParallelConfig, world: usize) -> Result<(), Fault> {
     let checked = parallel.shard_within.check(world);
     checked.map_err(|error| Fault::in_key(KEY, error.to_string()))

@@ -1,5 +1,7 @@
-//! Where every configuration value was written: the file and each `--set` as one text with one
-//! position space, so that any error can show the line and column the user typed.
+//! Sources of configuration values, so that errors can show the line and column that the user
+//! typed.
+//!
+//! The file and each `--set` form one text with common positions.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,20 +11,20 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::error::{ConfigError, Fault};
 
-/// Longest configuration file that is read, in bytes.
+/// Maximum size of a configuration file, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
-/// Most dots on one line. Dotted keys nest without bound otherwise, and dropping a tree of
-/// nested tables takes stack for every level.
+/// Maximum dots on one line. Dotted keys could nest without bound, and dropping nested tables takes
+/// stack for every level.
 const MAX_DOTS: usize = 64;
-/// Deepest key that `--set` takes; sections and keys make two.
+/// Maximum depth of a key in `--set`; section and key make two.
 const MAX_SET_SEGMENTS: usize = 4;
 
-/// One text that configuration was read from.
+/// One source text.
 #[derive(Clone, Debug)]
 struct Part {
     name: String,
     text: String,
-    /// Position of the text's first byte in the common position space.
+    /// Position of its first byte in the common position space.
     base: usize,
 }
 
@@ -33,7 +35,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// The text of a file, then one text for each `--set key=value`.
+    /// Takes the text of a file, and one text for each `--set key=value`.
     pub fn new(name: &str, text: &str, sets: &[String]) -> Self {
         let mut sources = Self::default();
         sources.push(name, text);
@@ -44,8 +46,8 @@ impl Sources {
     }
 
     fn push(&mut self, name: &str, text: &str) {
-        // One position is left free between two texts: a span at the end of one is not at the
-        // start of the next.
+        // Leaves one position free between two texts, so that a span at the end of one is not at
+        // the start of the next.
         let base = self
             .parts
             .last()
@@ -57,8 +59,9 @@ impl Sources {
         });
     }
 
-    /// Parses every text and lays the `--set` values over those of the file. Spans in the result
-    /// are positions in the common space.
+    /// Parses all texts, and overrides values of the file by `--set`.
+    ///
+    /// Spans in the result are positions in the common space.
     pub fn parse(&self) -> Result<DeTable<'_>, Fault> {
         let mut parts = self.parts.iter();
         let Some(file) = parts.next() else {
@@ -77,8 +80,7 @@ impl Sources {
         self.parts.get(1).is_some_and(|set| span.start >= set.base)
     }
 
-    /// The user's error for a fault found anywhere in these texts. `spans` tells where a key
-    /// that the fault names was written.
+    /// Converts a fault in these texts for the user. `spans` has the places of keys.
     pub fn error(&self, fault: Fault, spans: &BTreeMap<String, Range<usize>>) -> ConfigError {
         let span = fault
             .span
@@ -102,7 +104,7 @@ impl Sources {
     }
 }
 
-/// Where each `section.key` stands.
+/// Places of all `section.key`s.
 pub fn spans(root: &DeTable<'_>) -> BTreeMap<String, Range<usize>> {
     let mut spans = BTreeMap::new();
     for (section, value) in root {
@@ -191,7 +193,7 @@ fn parse_set(part: &Part) -> Result<DeTable<'_>, Fault> {
     }
 }
 
-/// `None` when the text is not one TOML value.
+/// Parses one TOML value. `None` if the text is none.
 fn parse_value(text: &str) -> Option<Spanned<DeValue<'_>>> {
     if text.len() > MAX_BYTES || text.bytes().filter(|byte| *byte == b'.').count() > MAX_DOTS {
         return None;
@@ -209,7 +211,7 @@ fn merge<'a>(into: &mut DeTable<'a>, from: DeTable<'a>) {
                 inner
             }
             (_, value) => {
-                // Removed first: replacing keeps the old key and with it the old position.
+                // Remove first: a plain insert keeps the old key and its old position.
                 into.remove(&key);
                 into.insert(key, value);
                 continue;

@@ -1,4 +1,4 @@
-//! Reading configurations as their authors write them, right and wrong.
+//! Tests of parsing configurations, right and wrong ones.
 
 use burn_dist::parallel::Precision;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn load(text: &str, sets: &[&str]) -> Result<Loaded, ConfigError> {
     Loaded::parse("test.toml", "test", text, &sets)
 }
 
-/// Message and help of the error, in one text.
+/// Message and help of the error in one text.
 fn error(text: &str, sets: &[&str]) -> String {
     let error = load(text, sets).unwrap_err();
     format!("{error} | {}", error.help_text().unwrap_or_default())
@@ -449,7 +449,7 @@ fn errors_in_set_point_into_its_text() {
     assert_error(GOOD, &["train..epochs=3"], &["not a configuration key"]);
     assert_error(GOOD, &["a.b.c.d.e.f=3"], &["not a configuration key"]);
     assert_error(GOOD, &["train=3"], &["is a section", "column 7 of --set"]);
-    // Where a --set changes the name, the file's keys may no longer fit: the file is shown.
+    // If a --set changes the name, keys in the file may no longer fit: the error shows the file.
     assert_error(
         &format!("{GOOD}momentum = 0.9"),
         &["optimizer.name=adam"],
@@ -626,7 +626,7 @@ fn images_are_normalised_by_numbers_that_make_sense() {
     }
 }
 
-/// What stands in a file cannot be taken out on the command line, where another schedule is tried.
+/// The command line cannot remove keys from the file when it tries another schedule.
 #[test]
 fn another_schedule_on_the_command_line_gives_up_what_it_does_not_use() {
     let file = format!(
@@ -636,7 +636,7 @@ fn another_schedule_on_the_command_line_gives_up_what_it_does_not_use() {
     let schedule = &loaded.config.schedule;
     assert_eq!(schedule.kind, ScheduleKind::Cosine(Cosine::default()));
     assert_eq!(schedule.warmup_epochs, Some(5.0));
-    // The resolved configuration is one, too.
+    // The resolved configuration parses as well.
     load(&loaded.config.to_toml().unwrap(), &[]).unwrap();
     let one_cycle = load(&file, &["schedule.name=one-cycle"]).unwrap().config;
     assert_eq!(one_cycle.schedule.warmup_epochs, None);
@@ -646,7 +646,7 @@ fn another_schedule_on_the_command_line_gives_up_what_it_does_not_use() {
     load(&stops, &["early_stopping.target_accuracy=0.9"]).unwrap();
 }
 
-/// As where a run goes on with another optimizer than the one in its resolved configuration.
+/// A resumed run may use another optimizer than its resolved configuration.
 #[test]
 fn keys_of_another_optimizer_or_model_go_with_its_name() {
     let adamw = load(GOOD, &["optimizer.name=adamw", "optimizer.lr=0.25"]).unwrap();

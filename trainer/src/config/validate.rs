@@ -1,4 +1,4 @@
-//! Whether values make sense: ranges, combinations, and what this version can do.
+//! Validates values: ranges, combinations, and features of this version.
 
 use burn_dist::parallel::Precision;
 
@@ -7,7 +7,7 @@ use super::schedule;
 use super::shard_within;
 use super::{Config, EarlyStoppingConfig};
 
-/// The longest side of an image, in pixels.
+/// Maximum side of an image, in pixels.
 pub(super) const MOST_PIXELS: usize = 8192;
 
 /// Checks everything that does not depend on the world size.
@@ -55,7 +55,7 @@ pub fn check(config: &Config) -> Result<(), Fault> {
         in_range("train.overfit_batches", batches as u64, 1, 1 << 32)?;
     }
     fraction("train.label_smoothing", train.label_smoothing)?;
-    // TOML has no larger integers, and the resolved configuration is written as TOML.
+    // TOML integers are at most i64, and the resolved configuration is written as TOML.
     in_range("train.seed", train.seed, 0, i64::MAX as u64)?;
 
     if let Some(peak) = config.log.peak_tflops {
@@ -113,7 +113,7 @@ fn stopping(config: &Config) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Of a number that may be left out.
+/// Checks an optional number.
 pub(super) fn given_in_range(key: &str, value: Option<usize>, most: usize) -> Result<(), Fault> {
     value.map_or(Ok(()), |value| in_range(key, value as u64, 1, most as u64))
 }
@@ -129,7 +129,7 @@ pub(super) fn in_range(key: &str, value: u64, least: u64, most: u64) -> Result<(
 }
 
 pub(super) fn positive(key: &str, value: f64) -> Result<(), Fault> {
-    // Burn's optimizers compute in f32, where the smallest doubles are zero.
+    // Burn's optimizers compute in f32, in which the smallest doubles are zero.
     ensure(
         value.is_finite() && (value as f32) > 0.0 && (value as f32).is_finite(),
         key,
@@ -148,7 +148,7 @@ pub(super) fn not_negative(key: &str, value: f64) -> Result<(), Fault> {
 }
 
 pub(super) fn fraction(key: &str, value: f64) -> Result<(), Fault> {
-    // As f32 too: 1 - 1e-12 would become 1.
+    // In f32 as well: 1 - 1e-12 would become 1.
     ensure(
         (0.0..1.0).contains(&value) && (value as f32) < 1.0,
         key,
@@ -161,7 +161,7 @@ pub(super) fn ensure(good: bool, key: &str, value: f64, wanted: &str) -> Result<
     if good {
         return Ok(());
     }
-    // Of 1e300 nobody wants to see all digits.
+    // Avoids printing all digits of 1e300.
     let size = value.abs();
     let text = match size != 0.0 && size.is_finite() && !(1e-6..1e9).contains(&size) {
         true => format!("{value:e}"),

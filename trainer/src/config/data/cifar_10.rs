@@ -1,4 +1,4 @@
-//! Small colour images of 10 classes.
+//! CIFAR-10: small color images of 10 classes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

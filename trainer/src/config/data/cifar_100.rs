@@ -1,4 +1,4 @@
-//! Small colour images of 100 classes.
+//! CIFAR-100: small color images of 100 classes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Digits that are drawn.
+//! Generated digits.
 
 use std::sync::Arc;
 

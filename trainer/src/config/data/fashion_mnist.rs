@@ -1,4 +1,4 @@
-//! Clothes.
+//! Fashion-MNIST: images of clothes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Images of any size, for benchmarks.
+//! Generated images of any size, for benchmarks.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl AnyDataSet for GeneratedConfig {
     }
 
     fn open(&self, split: Split, samples: Option<usize>, seed: u64) -> Opened {
-        // The numbers, the size and the classes are usually those of CIFAR-10.
+        // Sizes and classes default to those of CIFAR-10.
         let usual = match split {
             Split::Train => 50_000,
             Split::Test => 10_000,

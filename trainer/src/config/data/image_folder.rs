@@ -94,7 +94,7 @@ impl AnyDataSet for ImageFolderConfig {
         Ok(Arc::new(ImageFolder::open(self.folder(), split, &options)?))
     }
 
-    /// Files are sorted by class, so the first are of the first classes.
+    /// Files are sorted by class, so the first files would miss classes.
     fn pick(&self, samples: usize, of: usize) -> Vec<usize> {
         evenly(samples, of)
     }
@@ -104,7 +104,7 @@ impl AnyDataSet for ImageFolderConfig {
     }
 
     fn resize(&self) -> Option<usize> {
-        // As images of 224 pixels are usually cut out of 256.
+        // The usual ratio of a 224-pixel crop from 256 pixels.
         let usual = self.side().saturating_mul(256) / 224;
         Some(self.resize.unwrap_or(usual))
     }

@@ -1,4 +1,4 @@
-//! Handwritten digits.
+//! MNIST: handwritten digits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

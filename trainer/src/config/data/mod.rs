@@ -1,5 +1,7 @@
-//! `[data]`: each data set is one file, with its keys, their defaults and checks, and how it is
-//! opened, and one line in the list below. Its images are read by the crate `datasets`.
+//! `[data]`: the data sets.
+//!
+//! Each data set is one file (keys, defaults, checks, and how to open it) and one line in the list
+//! below. The crate `datasets` reads its images.
 
 mod cifar_10;
 mod cifar_100;
@@ -94,71 +96,70 @@ impl Default for DataConfig {
     }
 }
 
-/// A part of a data set, if it can be opened.
+/// A split of a data set, if it can be opened.
 type Opened = Result<Arc<dyn Dataset>, DatasetError>;
 
-/// What every data set says of itself.
+/// The interface of a data set in `[data]`.
 pub trait AnyDataSet {
-    /// Whether its own keys make sense.
+    /// Checks the data set's own keys.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first invalid key.
     fn check(&self) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Those of its keys that are paths.
+    /// The keys that are paths.
     fn paths(&mut self) -> Vec<(&'static str, &mut Option<PathBuf>)> {
         Vec::new()
     }
 
-    /// The folder that the configuration names.
+    /// The configured folder.
     fn dir(&self) -> Option<&Path> {
         None
     }
 
-    /// The folder that it is in.
+    /// The folder of the files: configured or default.
     fn folder(&self) -> &Path {
         self.dir().unwrap_or(Path::new(""))
     }
 
-    /// The files that could be downloaded and are not there.
+    /// Downloadable files that are missing.
     fn missing(&self) -> Vec<RemoteFile> {
         Vec::new()
     }
 
-    /// Downloads them.
+    /// Downloads the missing files.
     ///
     /// # Errors
-    /// If that cannot be done.
+    /// Fails if a file cannot be downloaded.
     fn download(&self) -> Result<(), DatasetError> {
         Ok(())
     }
 
-    /// Opens a part. Of what is drawn, `samples` images are wanted; `seed` is that of the run.
+    /// Opens a split. Generators draw `samples` images with the run's `seed`.
     ///
     /// # Errors
-    /// If files are missing or not what they should be.
+    /// Fails if files are missing or invalid.
     fn open(&self, split: Split, samples: Option<usize>, seed: u64) -> Opened;
 
-    /// Which images are taken where `samples` are wanted of a part that has more.
+    /// Indices of the images to use if `samples` are configured and the split has more.
     fn pick(&self, samples: usize, _of: usize) -> Vec<usize> {
         (0..samples).collect()
     }
 
-    /// Whether its images lie there decoded, so that all of them can soon be brought to a device.
+    /// Whether images are stored decoded, so that all can be uploaded quickly.
     fn is_stored(&self) -> bool {
         true
     }
 
-    /// To how many pixels the shorter side of a file is scaled before its middle is cut out, if
-    /// that is not the side of the images themselves.
+    /// Pixels of the shorter side before the center crop, if images are resized for one.
     fn resize(&self) -> Option<usize> {
         None
     }
 }
 
-/// What data sets have in common that are downloaded into a folder; which keys are paths.
+/// Implements the common parts of data sets with downloads, and lists the path keys.
 macro_rules! downloads {
     ($set:ident, $folder:literal, $($key:ident),+) => {
         fn paths(&mut self) -> Vec<(&'static str, &mut Option<PathBuf>)> {
@@ -193,7 +194,7 @@ impl DataConfig {
         self.check_normalization()
     }
 
-    /// Whether the numbers fit the channels of the images shows when the data is opened.
+    /// Checks `mean` and `std`. Their number of channels is checked when the data is opened.
     fn check_normalization(&self) -> Result<(), Fault> {
         for (key, numbers) in [("data.mean", &self.mean), ("data.std", &self.std)] {
             if numbers.as_ref().is_some_and(Vec::is_empty) {
@@ -206,7 +207,7 @@ impl DataConfig {
             ensure(good, "data.mean", *mean, "in [0, 1]").map_err(of_bytes)?;
         }
         for std in self.std.iter().flatten() {
-            // Beyond, normalised values leave the range of f32, or are all the same.
+            // Outside this range, normalized values overflow f32 or all become equal.
             let good = (1e-6..=1e6).contains(std);
             ensure(good, "data.std", *std, "positive, from 1e-6 to 1e6").map_err(of_bytes)?;
         }
@@ -218,7 +219,7 @@ fn of_bytes(fault: Fault) -> Fault {
     fault.help("mean and std are of values from 0 to 1: divide those of bytes by 255")
 }
 
-/// `samples` of `len`, the same number apart.
+/// `samples` indices out of `len`, at equal distances.
 pub(crate) fn evenly(samples: usize, len: usize) -> Vec<usize> {
     let index = |i| (i as u128 * len as u128 / samples as u128) as usize;
     (0..samples).map(index).collect()

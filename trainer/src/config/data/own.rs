@@ -1,4 +1,4 @@
-//! Images of the program itself.
+//! The program's own images.
 
 use datasets::{DatasetError, Split};
 

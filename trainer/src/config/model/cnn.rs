@@ -1,4 +1,4 @@
-//! Two convolutions and two linear layers.
+//! A CNN of two convolutions and two linear layers.
 
 use burn::tensor::Device;
 use datasets::Dataset;

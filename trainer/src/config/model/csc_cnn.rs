@@ -1,4 +1,4 @@
-//! The network of CSC's course.
+//! The CNN of CSC's course.
 
 use burn::tensor::Device;
 use datasets::Dataset;

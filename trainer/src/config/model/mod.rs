@@ -1,8 +1,8 @@
-//! `[model]`: each model is one file, with its keys, their defaults and checks, and how it is built
-//! for the data, and one line in the list below. Its layers are in the crate `models`.
+//! `[model]`: the models.
 //!
-//! A preset fills in the keys that are left out, so that the resolved configuration says every
-//! size by itself.
+//! Each model is one file (keys, defaults, checks, and how to build it for the data) and one line
+//! in the list below. The crate `models` has its layers. A preset fills in missing keys, so that
+//! the resolved configuration states every size.
 
 mod cnn;
 mod csc_cnn;
@@ -25,7 +25,7 @@ pub use resnet::StemName;
 pub use vit::{PoolingName, VitPreset};
 pub use wide_resnet::WidePreset;
 
-/// Makes `[model]` and what builds it of the list of models.
+/// Defines `[model]` and its builder from the list of models.
 macro_rules! models {
     ($($name:literal $variant:ident($file:ident::$own:ident),)*) => {
         named_section! {
@@ -36,10 +36,10 @@ macro_rules! models {
 
         impl ModelConfig {
             /// Builds the model for the images and classes of `data`, with random parameters, and
-            /// hands it to `then`.
+            /// passes it to `then`.
             ///
             /// # Errors
-            /// If it cannot take such images.
+            /// Fails if the model does not accept images of this size.
             pub fn build<W: WithModel>(&self, data: &dyn Dataset, device: &Device, then: W) -> Built<W> {
                 match &self.kind { $(ModelKind::$variant(own) => own.build(data, device, then)),* }
             }
@@ -69,37 +69,37 @@ keys! {
     }
 }
 
-/// What every model says of itself.
+/// The interface of a model in `[model]`.
 pub trait AnyModel {
-    /// Fills in what the preset says and the configuration leaves out.
+    /// Fills in missing keys from the preset.
     fn fill(&mut self) {}
 
-    /// Whether its own keys make sense.
+    /// Checks the model's own keys.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first invalid key.
     fn check(&self) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Builds it for the images and classes of `data` and hands it to `then`.
+    /// Builds the model for the images and classes of `data`, and passes it to `then`.
     ///
     /// # Errors
-    /// If it cannot take such images.
+    /// Fails if the model does not accept images of this size.
     fn build<W: WithModel>(&self, data: &dyn Dataset, device: &Device, then: W) -> Built<W>
     where
         Self: Sized;
 }
 
-/// What comes of a model, if it can be built.
+/// Result of using a model that may fail to build.
 pub type Built<W> = Result<<W as WithModel>::Output, ModelError>;
 
-/// What is done with a model once it is known which type it has.
+/// A use of a model of any type.
 pub trait WithModel {
-    /// What comes of it.
+    /// The result.
     type Output;
 
-    /// Does it.
+    /// Uses the model.
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output;
 }
 

@@ -8,7 +8,7 @@ use super::{AnyModel, Built, WithModel, classes};
 use crate::config::error::Fault;
 use crate::config::section::{keys, names};
 
-/// Longest side of images, in pixels, for which the stem keeps their size.
+/// Maximum side of images, in pixels, for a stem that keeps their size.
 const SMALL_IMAGE: usize = 64;
 
 names! {

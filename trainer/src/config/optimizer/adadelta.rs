@@ -1,4 +1,4 @@
-//! Adadelta, which Burn does not have.
+//! Adadelta, which Burn lacks.
 
 use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
@@ -40,8 +40,9 @@ impl AnyOptimizer for AdadeltaConfig {
     }
 }
 
-/// Adadelta: every element's step is its gradient times the ratio of the root mean squares of
-/// earlier steps and gradients, so that it needs no tuned learning rate.
+/// Adadelta: scales gradients by the root mean squares of past steps and gradients.
+///
+/// It needs no tuned learning rate.
 ///
 /// `v ← ρv + (1-ρ)g²`, `Δ = √(u+ε)/√(v+ε) · g`, `u ← ρu + (1-ρ)Δ²`, `x ← x - lr·Δ`; weight decay
 /// adds `decay·x` to `g` first. Zeiler, <https://arxiv.org/abs/1212.5701>, as in PyTorch.
@@ -53,7 +54,7 @@ struct Adadelta {
 }
 
 impl Adadelta {
-    /// The optimizer that `config` describes; its learning rate is given at each step.
+    /// Makes the optimizer of `config`. Each step gets its learning rate.
     fn new(config: &AdadeltaConfig) -> Self {
         Self {
             rho: config.rho,
@@ -63,7 +64,7 @@ impl Adadelta {
     }
 }
 
-/// What [`Adadelta`] remembers of one parameter.
+/// State of [`Adadelta`] for one parameter.
 #[derive(Clone, Debug)]
 struct AdadeltaState<const D: usize> {
     /// Running average of squared gradients, `v`.
@@ -99,7 +100,7 @@ impl Optimizer for Adadelta {
                 (new_gradient, zeros)
             }
         };
-        // One root of the quotient rather than a quotient of two roots: a pass less.
+        // One root of the quotient instead of a quotient of two roots saves a pass.
         let ratio =
             old_step.clone().add_scalar(self.eps) / squared_gradient.clone().add_scalar(self.eps);
         let delta = ratio.sqrt() * grad;
@@ -122,7 +123,7 @@ impl Optimizer for Adadelta {
 const SQUARED_GRADIENT: &str = "squared_gradient";
 const SQUARED_STEP: &str = "squared_step";
 
-// By hand: the derive macro of the trait refers to Burn's own crates.
+// Written by hand: the trait's derive macro refers to Burn's own crates.
 impl<const D: usize> RecordState for AdadeltaState<D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         let data = self.squared_gradient.clone().into_data();
@@ -156,7 +157,7 @@ mod tests {
         Tensor::from_floats(values, &Device::flex())
     }
 
-    /// The formulas on one number, in double precision.
+    /// The formulas for one number, in double precision.
     fn reference(mut x: f64, gradients: &[f64], lr: f64, weight_decay: f64) -> f64 {
         let (mut v, mut u) = (0.0, 0.0);
         for gradient in gradients {

@@ -1,4 +1,4 @@
-//! Adam with updates as large as their parameter.
+//! LAMB: Adam with updates scaled to the norm of their parameter.
 
 use burn::optim;
 use burn_dist::parallel::{ParameterOptimizer, ParameterSpec};

@@ -1,5 +1,7 @@
-//! `[optimizer]`: each optimizer is one file, with its keys, their defaults and checks, what it
-//! keeps of a parameter, and how it is built, and one line in the list below.
+//! `[optimizer]`: the optimizers.
+//!
+//! Each optimizer is one file (keys, defaults, checks, size of its state, and how to build it) and
+//! one line in the list below.
 
 mod adadelta;
 mod adafactor;
@@ -56,49 +58,49 @@ keys! {
     }
 }
 
-/// What every optimizer says of itself.
+/// The interface of an optimizer in `[optimizer]`.
 pub trait AnyOptimizer {
-    /// Learning rate before any schedule.
+    /// Learning rate without a schedule.
     fn lr(&self) -> f64;
 
     /// Weight decay.
     fn weight_decay(&mut self) -> &mut f64;
 
-    /// The momentum that `[[optimizer.groups]]` may set, if it has one.
+    /// The momentum that `[[optimizer.groups]]` may set, if any.
     fn momentum(&mut self) -> Option<&mut f64> {
         None
     }
 
-    /// Whether its own keys make sense; `lr` and `weight_decay` are looked at already.
+    /// Checks the optimizer's own keys, without `lr` and `weight_decay`.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first invalid key.
     fn check(&self) -> Result<(), Fault>;
 
-    /// How many values it keeps of a parameter from step to step.
+    /// Number of values kept for a parameter.
     fn keeps(&self, parameter: &ParameterSpec) -> u64;
 
-    /// Whether it has to see all of a parameter at once, so that sharding does not cut it.
+    /// Whether it needs the whole parameter at once, so that sharding must not cut it.
     fn whole(&self, _parameter: &ParameterSpec) -> bool {
         false
     }
 
-    /// The optimizer itself. All numbers are set: some of Burn's defaults are not those that
-    /// published recipes assume.
+    /// Builds the optimizer. Sets all hyperparameters, because some defaults of Burn differ from
+    /// those that published recipes assume.
     fn build(&self) -> ParameterOptimizer;
 
-    /// What it leaves to other optimizers; these groups come after all others.
+    /// Parameters left to other optimizers. These groups come after all others.
     fn others(&self) -> Vec<ParameterGroup> {
         Vec::new()
     }
 
-    /// The key that names this group of its [`others`](Self::others).
+    /// The key that names this group of [`others`](Self::others).
     fn key_of(&self, _group: &str) -> Option<&'static str> {
         None
     }
 }
 
-/// The keys that every optimizer has, with defaults of its own.
+/// Keys that every optimizer has, each with its own default.
 macro_rules! rates {
     () => {
         fn lr(&self) -> f64 {
@@ -113,12 +115,12 @@ macro_rules! rates {
 use rates;
 
 impl OptimizerConfig {
-    /// Learning rate before any schedule.
+    /// Learning rate without a schedule.
     pub fn lr(&self) -> f64 {
         self.kind.lr()
     }
 
-    /// What it keeps for a parameter, and whether it has to see all of it.
+    /// State kept for a parameter, and whether sharding must not cut it.
     pub fn state_of(&self, parameter: &ParameterSpec) -> ParameterState {
         let mut groups = self.groups.iter();
         let group = groups.find(|group| path_matches(&group.pattern, &parameter.path));
@@ -130,13 +132,13 @@ impl OptimizerConfig {
         }
     }
 
-    /// The same with another weight decay.
+    /// A copy with another weight decay.
     pub fn with_weight_decay(mut self, decay: f64) -> Self {
         *self.kind.weight_decay() = decay;
         self
     }
 
-    /// The settings of the parameters in `group`.
+    /// Settings for the parameters in `group`.
     pub fn of_group(&self, group: &GroupConfig) -> Self {
         let mut own = self.clone();
         if let Some(decay) = group.weight_decay {
@@ -168,7 +170,7 @@ fn moments(betas: [f64; 2], eps: f64) -> Result<(), Fault> {
     positive("optimizer.eps", eps)
 }
 
-/// Weight decay that is added to the gradient.
+/// Weight decay added to the gradient.
 fn weight_decay(penalty: f64) -> Option<WeightDecayConfig> {
     (penalty > 0.0).then(|| WeightDecayConfig::new(penalty as f32))
 }

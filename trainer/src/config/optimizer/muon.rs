@@ -1,5 +1,5 @@
-//! Muon with the rate that its authors give matrices of different shapes, and AdamW for what is no
-//! matrix.
+//! Muon with its authors' learning rates for matrices of different shapes, and AdamW for other
+//! parameters.
 
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{self, AdjustLrFn, LearningRate, MuonState, Optimizer};
@@ -88,7 +88,8 @@ impl AnyOptimizer for MuonConfig {
 
     fn build(&self) -> ParameterOptimizer {
         match self.adjust_lr {
-            // Of which ranks compare no settings; but they have compared their configurations.
+            // Ranks do not compare the settings of this optimizer, but they have compared their
+            // configurations.
             AdjustLr::Original => ParameterOptimizer::new(Muon::new(self)),
             AdjustLr::MatchRmsAdamW => burn(self)
                 .with_adjust_lr_fn(optim::AdjustLrFn::MatchRmsAdamW)
@@ -129,9 +130,11 @@ impl MuonConfig {
     }
 }
 
-/// Muon whose rate is √max(1, out/in) times that of the configuration (Jordan 2024,
-/// <https://kellerjordan.github.io/posts/muon/>, as in PyTorch). Burn's takes the factor of a
-/// matrix's rows and columns, which are those of PyTorch's weights the other way round.
+/// Muon with a learning rate of √max(1, out/in) times the configured one, as in PyTorch.
+///
+/// Jordan 2024, <https://kellerjordan.github.io/posts/muon/>.
+///
+/// Burn's factor uses rows and columns, which are swapped in PyTorch's weights.
 #[derive(Clone)]
 struct Muon {
     burn: optim::Muon,
@@ -139,7 +142,7 @@ struct Muon {
 }
 
 impl Muon {
-    /// The optimizer that `config` describes; its learning rate is given at each step.
+    /// Makes the optimizer of `config`. Each step gets its learning rate.
     fn new(config: &MuonConfig) -> Self {
         Self {
             burn: burn(config).build(),
@@ -148,7 +151,7 @@ impl Muon {
     }
 }
 
-/// Burn's, without weight decay, and with the factor of its own rows and columns.
+/// Burn's optimizer without weight decay. Its factor uses its own rows and columns.
 fn burn(config: &MuonConfig) -> optim::MuonConfig {
     optim::MuonConfig::new()
         .with_momentum(MomentumConfig {
@@ -171,7 +174,7 @@ impl Optimizer for Muon {
         grad: Tensor<D>,
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>) {
-        // That of a linear layer lies as [in, out]: √max(1, out/in) is this times Burn's √max(1,
+        // A linear layer's weight is [in, out]: √max(1, out/in) is this factor times Burn's √max(1,
         // in/out).
         let factor = match tensor.dims().as_slice() {
             [inputs, outputs] => (*outputs as f64 / *inputs as f64).sqrt(),
@@ -193,7 +196,7 @@ impl Optimizer for Muon {
 mod tests {
     use super::*;
 
-    /// How far a step without momentum goes, as a root of the mean of squares.
+    /// Root mean square of a step without momentum.
     fn step_of([inputs, outputs]: [usize; 2], weight_decay: f64) -> f64 {
         let muon = Muon::new(&MuonConfig {
             momentum: 0.0,
@@ -216,11 +219,11 @@ mod tests {
 
     #[test]
     fn a_layer_with_more_outputs_than_inputs_takes_larger_steps() {
-        // An orthogonal matrix of 16 × 64 has a root of the mean of squares of √(1/64).
+        // An orthogonal 16 × 64 matrix has a root mean square of √(1/64).
         let orthogonal = 0.1 / 64f64.sqrt();
         for (shape, factor) in [([16, 64], 2.0), ([64, 16], 1.0), ([64, 64], 1.0)] {
             let ratio = step_of(shape, 0.0) / (factor * orthogonal);
-            // The iteration ends before the values of all directions are 1.
+            // The iteration ends before all singular values are 1.
             assert!((0.75..1.2).contains(&ratio), "{shape:?}: {ratio}");
         }
     }

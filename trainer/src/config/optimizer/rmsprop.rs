@@ -40,7 +40,7 @@ impl AnyOptimizer for RmsPropConfig {
         fraction("optimizer.momentum", self.momentum)
     }
 
-    /// Burn keeps the average of squares, and what it divides by.
+    /// Burn keeps the average of squares, and the divisor.
     fn keeps(&self, parameter: &ParameterSpec) -> u64 {
         let values = 2 + u64::from(self.centered) + u64::from(self.momentum > 0.0);
         values * parameter.num_elements() as u64
@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines of `torch.optim.RMSprop` for one number, in double precision.
+    /// `torch.optim.RMSprop` for one number, in double precision.
     fn reference(config: &RmsPropConfig, mut x: f64, gradients: &[f64], lr: f64) -> f64 {
         let (mut squares, mut mean, mut buffer) = (0.0, 0.0, 0.0);
         for gradient in gradients {

@@ -1,4 +1,4 @@
-//! Always the same rate.
+//! A constant learning rate.
 
 use super::{AnySchedule, Moment};
 use crate::config::section::keys;

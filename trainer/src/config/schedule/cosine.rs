@@ -1,4 +1,4 @@
-//! Half a cosine.
+//! A decay by half a cosine.
 
 use std::f64::consts::PI;
 

@@ -1,4 +1,4 @@
-//! Smaller every epoch.
+//! An exponential decay per epoch.
 
 use super::{AnySchedule, Moment, check_gamma, check_min_lr};
 use crate::config::error::Fault;

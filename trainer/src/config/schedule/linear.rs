@@ -1,4 +1,4 @@
-//! A straight line.
+//! A linear decay.
 
 use super::{AnySchedule, Moment, check_min_lr};
 use crate::config::error::Fault;

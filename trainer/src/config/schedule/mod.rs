@@ -1,5 +1,6 @@
-//! `[schedule]`: each schedule is one file, with its keys, their defaults and checks, and its
-//! rates, and one line in the list below.
+//! `[schedule]`: the learning-rate schedules.
+//!
+//! Each schedule is one file (keys, defaults, checks and rates) and one line in the list below.
 
 mod constant;
 mod cosine;
@@ -90,89 +91,88 @@ impl From<ScheduleKind> for ScheduleConfig {
     }
 }
 
-/// What every schedule says of itself.
+/// The interface of a schedule in `[schedule]`.
 pub trait AnySchedule {
-    /// Whether its own keys make sense with this highest rate.
+    /// Checks the schedule's own keys for the peak rate `lr`.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first invalid key.
     fn check(&self, _lr: f64) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Whether it has a warm-up of its own.
+    /// Whether it has its own warm-up.
     fn warms_up(&self) -> bool {
         false
     }
 
-    /// Whether its rates depend on the evaluations, so that there must be some.
+    /// Whether its rates depend on evaluations, so that it needs some.
     fn follows_evaluations(&self) -> bool {
         false
     }
 
-    /// Takes an evaluation, of which `value` gives the numbers, into what it has seen of them. All
-    /// ranks do so alike.
+    /// Records an evaluation in `seen`; `value` returns its metrics. All ranks do the same.
     fn see(&self, _seen: &mut Seen, _value: &dyn Fn(MonitorName) -> f64) {}
 
-    /// The rate, after the warm-up.
+    /// The rate after the warm-up.
     fn rate(&self, at: &Moment) -> f64;
 }
 
-/// A step of a run, for its rate.
+/// A step of a run.
 #[derive(Clone, Debug)]
 pub struct Moment {
-    /// The highest rate.
+    /// The peak rate.
     pub high: f64,
-    /// Steps that are over.
+    /// Steps done.
     pub position: u64,
-    /// Steps of the warm-up, which are over too, unless the schedule has its own.
+    /// Steps of the warm-up. They are done, too, unless the schedule has its own warm-up.
     pub warmup: u64,
     /// Steps of the whole run.
     pub total: u64,
     /// Steps of an epoch, at least 1.
     pub steps_per_epoch: u64,
-    /// What was seen of the evaluations so far.
+    /// State after the evaluations so far.
     pub seen: Seen,
 }
 
-/// What a schedule that follows the evaluations has seen of them; part of every checkpoint.
+/// State of a schedule that follows the evaluations. Part of every checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Seen {
-    /// The number that is watched.
+    /// The monitored metric.
     pub monitor: Option<MonitorName>,
     /// Its best value.
     pub best: Option<f64>,
-    /// Evaluations since then, or since the rate was last lowered.
+    /// Evaluations without improvement since the best one, or since the rate fell.
     pub stale: u64,
-    /// Evaluations that are not counted yet, after the rate was lowered.
+    /// Evaluations still to ignore after the rate fell.
     pub cooldown: u64,
-    /// How many times the rate was lowered.
+    /// Number of times that the rate fell.
     pub lowered: u64,
 }
 
 impl Seen {
-    /// Whether nothing was seen, or looked at.
+    /// Whether no evaluation was recorded.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }
 }
 
 impl Moment {
-    /// Share of the run after the warm-up that is over, in [0, 1].
+    /// Fraction of the run after the warm-up that is done, in [0, 1].
     pub fn share(&self) -> f64 {
         let length = self.total.saturating_sub(self.warmup).max(1);
         ((self.position - self.warmup) as f64 / length as f64).min(1.0)
     }
 
-    /// So many epochs in steps.
+    /// Converts epochs to steps.
     pub fn steps(&self, epochs: f64) -> u64 {
         (epochs * self.steps_per_epoch as f64).round() as u64
     }
 }
 
 impl ScheduleConfig {
-    /// Gives up the warm-up that the schedule does not use and that its name overrides.
+    /// Drops a warm-up that the schedule ignores and its name overrides, as from the command line.
     pub(super) fn forget_unused(&mut self, overridden: impl Fn(&str) -> bool) {
         if !self.kind.warms_up() {
             return;
@@ -189,7 +189,7 @@ impl ScheduleConfig {
     }
 }
 
-/// Whether the values make sense, and all of them have a use.
+/// Checks the values, and that all of them have an effect.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let schedule = &config.schedule;
     let warm = schedule.warmup_epochs.is_some() || schedule.warmup_steps.is_some();

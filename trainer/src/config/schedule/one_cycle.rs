@@ -1,4 +1,4 @@
-//! Up to the highest rate and down again.
+//! A rise to the peak rate and a decay.
 
 use super::cosine::cosine;
 use super::{AnySchedule, Moment};
@@ -37,8 +37,9 @@ impl AnySchedule for OneCycle {
         true
     }
 
-    /// Both ways in half a cosine (Smith & Topin 2017, <https://arxiv.org/abs/1708.07120>), with
-    /// the steps and factors of PyTorch's `OneCycleLR`.
+    /// Half a cosine up and half a cosine down, as in PyTorch's `OneCycleLR`.
+    ///
+    /// Smith & Topin 2017, <https://arxiv.org/abs/1708.07120>.
     fn rate(&self, at: &Moment) -> f64 {
         let start = at.high / self.div_factor;
         let end = start / self.final_div_factor;

@@ -1,4 +1,4 @@
-//! Smaller when evaluations stop getting better, as PyTorch's `ReduceLROnPlateau`.
+//! A decay when evaluations stop improving, as in PyTorch's `ReduceLROnPlateau`.
 
 use super::{AnySchedule, Moment, Seen, check_min_lr};
 use crate::config::MonitorName;
@@ -109,7 +109,7 @@ mod tests {
         let mut seen = Seen::default();
         let rate = |value: &f64| {
             plateau.see(&mut seen, &|_| *value);
-            // As a checkpoint has it.
+            // Round trip through a checkpoint's JSON.
             let text = serde_json::to_string(&seen).unwrap();
             assert_eq!(serde_json::from_str::<Seen>(&text).unwrap(), seen);
             plateau.rate(&Moment {
@@ -124,7 +124,7 @@ mod tests {
         values.iter().map(rate).collect()
     }
 
-    /// The rates are those of `torch.optim.lr_scheduler.ReduceLROnPlateau` with these settings.
+    /// Expected rates from `torch.optim.lr_scheduler.ReduceLROnPlateau` with these settings.
     #[test]
     fn falls_as_pytorchs_does() {
         let plateau = Plateau {

@@ -1,4 +1,4 @@
-//! Smaller at milestones.
+//! A decay at milestones.
 
 use super::{AnySchedule, Moment, check_gamma};
 use crate::config::error::Fault;
@@ -41,12 +41,12 @@ impl AnySchedule for Step {
         let epochs = self.milestones.iter().map(|epochs| at.steps(*epochs));
         let steps = self.milestone_steps.iter().copied();
         let passed = epochs.chain(steps).filter(is_over).count();
-        // More milestones than an i32 counts would underflow to zero as well.
+        // Above the range of i32, the power underflows to zero as well.
         at.high * self.gamma.powi(passed.try_into().unwrap_or(i32::MAX))
     }
 }
 
-/// Refuses milestones that are not in ascending order, or of which two are the same.
+/// Rejects milestones that are not strictly ascending.
 fn ascending<T: PartialOrd>(key: &str, milestones: &[T]) -> Result<(), Fault> {
     let wrong = milestones.windows(2).find_map(|pair| match pair {
         [one, next] if one == next => Some("contain the same value twice"),
