@@ -1,4 +1,4 @@
-//! Why a run failed.
+//! Errors of a run.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use models::weights::WeightsError;
 
 use crate::config::ConfigError;
 
-/// Weights of a file that a model cannot start from.
+/// Weights file that a model cannot start from.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot load model.weights: {source}{}", hint(*other_head))]
 pub struct InitialError {
@@ -36,13 +36,13 @@ pub enum TrainError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The configuration does not fit the data or the model, which every rank finds by itself.
+    /// The configuration does not fit the data or the model. Every rank finds this by itself.
     #[error(transparent)]
     Misfit(ConfigError),
-    /// The ranks could not work together.
+    /// A collective or the connection of the ranks failed.
     #[error(transparent)]
     Dist(#[from] burn_dist::Error),
-    /// Gradients or parameters could not be kept in step.
+    /// A training step, or saving or restoring its state, failed.
     #[error(transparent)]
     Parallel(#[from] ParallelError),
     /// The model cannot be built.
@@ -51,13 +51,13 @@ pub enum TrainError {
     /// The data cannot be read.
     #[error(transparent)]
     Data(datasets::DatasetError),
-    /// There is no room for the threads that it takes.
+    /// The system does not allow the required number of threads.
     #[error(transparent)]
     Threads(#[from] NoThreads),
-    /// The data cannot be divided as the configuration asks.
+    /// The data cannot be divided as configured.
     #[error(transparent)]
     Sampler(#[from] datasets::SamplerError),
-    /// The ranks were not given the same configuration.
+    /// The ranks have different configurations.
     #[error(
         "rank {rank} has another configuration than rank 0: {key} is {theirs} there and {ours} on \
          rank 0. Give all ranks the same file and the same --set"
@@ -72,7 +72,7 @@ pub enum TrainError {
         /// Its value on that rank.
         theirs: String,
     },
-    /// A rank has opened other data.
+    /// A rank has different data.
     #[error(
         "rank {rank} has other data than rank 0: {theirs} there, {ours} on rank 0. Give all nodes \
          the same files (data.dir)"
@@ -80,42 +80,42 @@ pub enum TrainError {
     DataDiffers {
         /// The first rank that differs.
         rank: usize,
-        /// What rank 0 has.
+        /// Data of rank 0.
         ours: String,
-        /// What that rank has.
+        /// Data of that rank.
         theirs: String,
     },
-    /// A trained model knows other classes than those of the data.
+    /// A trained model has other classes than the data.
     #[error(
         "the model was trained for other classes: {0}. Set data.dir to data with the same class \
          names in the same order, or train a model for these classes"
     )]
     OtherClasses(String),
-    /// A file of weights is of a model for images that were normalised otherwise.
+    /// A weights file belongs to a model for another image normalization.
     #[error(
         "the model was trained on images normalized with mean {:?} and standard deviation {:?}, \
          but the data uses {:?} and {:?}. Set data.mean and data.std to the values of the training",
         trained.mean, trained.std, data.mean, data.std
     )]
     OtherNormalization {
-        /// That of the training.
+        /// Normalization of the training.
         trained: datasets::Normalization,
-        /// That of the data.
+        /// Normalization of the data.
         data: datasets::Normalization,
     },
-    /// There is no device to compute on.
+    /// No usable device.
     #[error(transparent)]
     Device(#[from] burn_dist::device::DeviceError),
-    /// The device is too small.
+    /// The device has too little memory.
     #[error(transparent)]
     Memory(#[from] burn_dist::device::MemoryShortage),
-    /// The images cannot be changed on the device as asked.
+    /// The device cannot do the configured augmentation.
     #[error(
         "data.on_device = true supports only the augmentations shift, crop (by less than the \
          image), flip and repeat. Remove the others, or set data.on_device = false"
     )]
     DataOnDevice,
-    /// A schedule that follows the evaluations, and no images for them.
+    /// A schedule that follows the evaluations has no test images.
     #[error(
         "the schedule `{schedule}` depends on evaluations, but there are no test images. Provide \
          some (data.dir), or choose another schedule.name"
@@ -124,7 +124,7 @@ pub enum TrainError {
         /// Name of the schedule.
         schedule: &'static str,
     },
-    /// A group of `[[optimizer.groups]]` that changes nothing.
+    /// A group of `[[optimizer.groups]]` has no effect: earlier groups match its parameters.
     #[error(
         "the group `{group}` is never used: groups before it match all its parameters, and the \
          first match counts. Move it up, or remove it"
@@ -142,50 +142,50 @@ pub enum TrainError {
         if *together { ", set parallel.sync_batch_norm = true" } else { "" }
     )]
     OneValue {
-        /// Whether the ranks together have more than one image.
+        /// Whether there are several ranks, so that synchronized statistics would help.
         together: bool,
-        /// How many micro-batches make a step of a rank.
+        /// Micro-batches per step of a rank.
         accumulate: usize,
     },
-    /// The kernels cannot be had.
+    /// The kernels cannot be loaded.
     #[error(transparent)]
     Kernels(#[from] kernels::KernelError),
-    /// A number that must be finite is not.
+    /// A value that must be finite is NaN or infinite.
     #[error("{what} is {value}: training diverged. Lower optimizer.lr or set train.clip_norm")]
     Diverged {
-        /// Which number.
+        /// Name of the value.
         what: String,
-        /// Its value.
+        /// The value.
         value: f64,
-        /// Steps that were done when the model was as it was then.
+        /// Steps done before the model that produced the value.
         state: u64,
     },
-    /// What a device was to compute cannot be read; most often its memory was not enough for it.
+    /// A result cannot be read from the device, most often because its memory ran out.
     #[error(
         "cannot compute {what}: {reason}\nIf the device is out of memory, lower \
          train.micro_batch_size or set train.recompute = true"
     )]
     NotComputed {
-        /// What was computed.
+        /// Name of the result.
         what: String,
-        /// What the device says.
+        /// Message of the device.
         reason: String,
     },
     /// A callback failed.
     #[error("a callback failed: {0}")]
     Callback(String),
-    /// The run cannot be continued as asked.
+    /// The run cannot be resumed as requested.
     #[error("cannot resume: {0}")]
     Resume(String),
     /// A checkpoint cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] burn_dist::checkpoint::CheckpointError),
-    /// The last state of a run could not be written.
+    /// The last state of a run was not written.
     #[error("the state after step {steps} was not saved: {end}")]
     NotSaved {
         /// Steps of the run.
         steps: u64,
-        /// What that means, and what to do.
+        /// Consequence and advice.
         end: &'static str,
     },
     /// The run folder cannot be made or written.
@@ -193,24 +193,24 @@ pub enum TrainError {
     RunDir {
         /// The folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The weights that training should start from cannot be used.
+    /// The weights file that training should start from cannot be used.
     #[error(transparent)]
     Initial(#[from] InitialError),
     /// Weights cannot be read or written.
     #[error(transparent)]
     Weights(#[from] models::weights::WeightsError),
-    /// A file that was asked for cannot be written.
+    /// An output file cannot be written.
     #[error("cannot write {}: {error}", path.display())]
     Output {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The run folder is somebody else's.
+    /// The run folder holds another run.
     #[error(
         "{} already contains a run. Choose another folder with --run-dir, or move that one away",
         .0.display()
@@ -225,7 +225,7 @@ pub enum TrainError {
     RunDirJustTaken {
         /// The folder.
         folder: PathBuf,
-        /// The process.
+        /// The other process.
         by: String,
     },
     /// Another process writes into the run folder.
@@ -237,12 +237,12 @@ pub enum TrainError {
     RunDirInUse {
         /// The folder.
         folder: PathBuf,
-        /// The process.
+        /// The other process.
         by: String,
-        /// The file that is locked, where the process is on another host.
+        /// The lock file, if the process is on another host.
         lost_lock: Option<PathBuf>,
     },
-    /// The run folder, or the token in it, is not this run's any more.
+    /// The run folder, or its token, no longer belongs to this run.
     #[error(
         "{}. This run ends, so that no two runs write there. {}",
         lost(folder, by.as_deref()),
@@ -256,15 +256,15 @@ pub enum TrainError {
     RunDirLost {
         /// The folder.
         folder: PathBuf,
-        /// Who has taken it over, if anybody has.
+        /// The process that took it over, if any.
         by: Option<String>,
-        /// Whether a checkpoint lies in the folder that is there now.
+        /// Whether the folder at this path now holds a checkpoint.
         saved: bool,
     },
-    /// The main rank does not start the run in this folder, which other ranks tell in its words.
+    /// The main rank rejects the run folder. The other ranks repeat its message.
     #[error("{0}")]
     Refused(String),
-    /// Something else lies where the run folder should be.
+    /// The path of the run folder is no folder.
     #[error("{} is not a folder. Choose another with --run-dir", .0.display())]
     RunDirNotAFolder(PathBuf),
 }
@@ -273,7 +273,7 @@ fn more_than_one(number: usize) -> Option<usize> {
     (number > 1).then_some(number)
 }
 
-/// What has become of a run folder.
+/// Describes the loss of a run folder.
 fn lost(folder: &Path, by: Option<&str>) -> String {
     let folder = folder.display();
     match by {
@@ -295,7 +295,7 @@ impl From<datasets::DatasetError> for TrainError {
     }
 }
 
-/// What to do about a lock whose holder may be gone.
+/// Advice about a lock whose holder may be gone.
 fn left_behind(lock: &Path) -> String {
     format!(
         ". If that host is gone for good, a network file system may keep its lock: remove {}",
@@ -311,7 +311,7 @@ impl TrainError {
         }
     }
 
-    /// Whether it is the caller's arguments that are wrong, and nothing was started or written.
+    /// Whether the caller's arguments are wrong, and nothing was started or written.
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
@@ -325,7 +325,7 @@ impl TrainError {
         )
     }
 
-    /// Whether all ranks see this at the same time, in the same words.
+    /// Whether all ranks have this error at the same time, with the same message.
     pub fn is_same_on_all_ranks(&self) -> bool {
         matches!(
             self,
@@ -341,7 +341,7 @@ impl TrainError {
         )
     }
 
-    /// Whether this rank only reports that another one failed.
+    /// Whether this rank only reports the failure of another one.
     pub fn is_of_another_rank(&self) -> bool {
         let error = match self {
             // While the ranks connect.

@@ -1,21 +1,40 @@
 //! Trains image models on one device or many: the library behind the program `trainer`.
 //!
-//! [`config`] turns a TOML file into a checked configuration; a [`Trainer`] trains what it says, as
-//! one rank of a [`World`](burn_dist::world::World), and calls [`callback`](train::callback)s
-//! meanwhile.
+//! [`config`] parses and checks a TOML file. A [`Trainer`] trains what it describes, on each rank
+//! of a [`World`](burn_dist::world::World):
 //!
-//! A module imports only from those that stand below it here:
+//! ```no_run
+//! use burn_dist::world::World;
+//! use trainer::Trainer;
+//! use trainer::config::Loaded;
 //!
-//! - [`cli`]: the program's commands;
-//! - [`tools`]: what is done beside training: evaluate, predict, export, plan, find a learning
-//!   rate;
-//! - [`train`]: the loop, and what it builds: model, optimizer, schedule, checkpoints;
-//! - [`report`]: the HTML report of a run;
-//! - [`eval`]: losses, scores, and an evaluation over all ranks;
-//! - [`run`]: the folder of a run, its metrics, lock and console;
-//! - [`data`]: what the configuration names as data, and batches of it on the device;
-//! - [`system`]: output, signals, panics, memory, threads, devices;
-//! - [`config`]: the configuration.
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let loaded = Loaded::load("digits.toml", &["train.epochs=2".to_owned()])?;
+//!     let world = World::from_env()?; // Slurm, MPI, torchrun's variables, or a single rank
+//!     let summary = Trainer::new(&loaded, &world).run_dir("runs/first").run()?;
+//!     if let Some(evaluation) = summary.evaluation {
+//!         println!("accuracy {:.2} %", 100.0 * evaluation.accuracy);
+//!     }
+//!     std::process::exit(summary.exit_code());
+//! }
+//! ```
+//!
+//! [`Trainer::callback`] adds hooks, [`Trainer::data`] the caller's own images, and
+//! [`Trainer::run_model`] trains the caller's own model.
+//!
+//! A module imports only from modules below it in this table:
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`cli`] | commands of the program |
+//! | [`tools`] | evaluate, predict, export, plan, preview, learning rate finder |
+//! | [`train`] | training loop: model, optimizer, schedule, checkpoints, callbacks |
+//! | [`report`] | HTML report of a run |
+//! | [`eval`] | loss, metrics, and evaluation over all ranks |
+//! | [`run`] | run folder, its metrics and lock, resume, console |
+//! | [`data`] | data sets of the configuration, and batches on the device |
+//! | [`system`] | output, signals, panics, memory, threads, devices |
+//! | [`config`] | configuration |
 
 pub mod cli;
 pub mod config;
@@ -35,9 +54,9 @@ pub use tools::plan::{Plan, plan};
 pub use train::trainer::Trainer;
 pub use train::{End, Summary};
 
-/// Exit code of a run that failed.
+/// Exit code of a failed run.
 pub const FAILED: i32 = 1;
-/// Exit code for wrong arguments or a wrong configuration, before anything is started.
+/// Exit code for wrong arguments or a wrong configuration, before anything has started.
 pub const USAGE: i32 = 2;
-/// Exit code of a run that stopped early with a checkpoint and wants to be started again.
+/// Exit code of a run that paused with a checkpoint and should be started again.
 pub const STOPPED_EARLY: i32 = 75;

@@ -1,8 +1,8 @@
-//! The program `trainer`; everything is in the library.
+//! The program `trainer`. All code is in the library.
 
 use std::process::ExitCode;
 
-/// musl's own takes the memory of every tensor from the system anew, page by page.
+/// musl's allocator returns the memory of every tensor to the system and gets it back page by page.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
