@@ -1,4 +1,4 @@
-//! The command line without training: what is refused, with which exit code and words, and that
+//! The command line without training: rejected arguments, their exit codes and messages, and that
 //! nothing is left behind.
 
 mod common;
@@ -122,7 +122,7 @@ fn contradictions_with_a_launcher_are_refused() {
             "--nproc starts ranks, but",
             "or unset RANK, LOCAL_RANK and WORLD_SIZE",
         ]);
-    // One that cannot be a rank as it is might be meant to be none.
+    // An impossible rank may not be meant as a rank.
     launched("2", "2", &["--nproc", "2"])
         .assert_code(2)
         .assert_stderr(&[
@@ -135,7 +135,7 @@ fn contradictions_with_a_launcher_are_refused() {
     launched("0", "0", &[])
         .assert_code(2)
         .assert_stderr(&["world size 0"]);
-    // Only the main rank shows the source; the others say who they are.
+    // Only the main rank shows the source; the others name their rank.
     let other = launched("1", "2", &["--set", "train.epoch=3"]);
     other
         .assert_code(2)
@@ -143,7 +143,7 @@ fn contradictions_with_a_launcher_are_refused() {
     assert!(!other.stderr.contains('│'), "{}", other.stderr);
 }
 
-/// Of a shell that was opened by one, say.
+/// A shell started by a launcher leaves these variables behind.
 #[test]
 fn ranks_are_started_in_spite_of_what_a_launcher_left_behind() {
     for (left, named) in [
@@ -166,7 +166,7 @@ fn ranks_are_started_in_spite_of_what_a_launcher_left_behind() {
             &[("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")],
             "",
         ),
-        // Nobody can be that rank.
+        // No process can be that rank.
         (
             &[("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "4")],
             "RANK, LOCAL_RANK and WORLD_SIZE are ignored",
@@ -201,7 +201,7 @@ fn a_secret_that_is_guessed_at_once_is_warned_of() {
     assert!(!other.stderr.contains(warning), "{}", other.stderr);
 }
 
-/// Whose ranks would start as many again, each for itself.
+/// Otherwise each rank would start as many ranks again.
 #[test]
 fn a_launcher_that_is_there_is_heard_and_its_variables_are_named() {
     let of_mpi = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")];
@@ -221,7 +221,7 @@ fn a_launcher_that_is_there_is_heard_and_its_variables_are_named() {
     ]);
 }
 
-/// As `--config <(command)` of a shell makes one. Nobody else would end up reading nothing.
+/// `--config <(command)` of a shell makes a pipe. Only one reader can read it.
 #[test]
 fn a_pipe_is_no_configuration_for_several_ranks() {
     let folder = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ fn a_pipe_is_no_configuration_for_several_ranks() {
         .assert_code(2)
         .assert_stderr(&["is not a regular file"])
         .assert_nobody_left();
-    // Nor are there weights in one; without a look at it this would wait for ever.
+    // Weights cannot come from a pipe either; without the check this would wait for ever.
     let weights = format!("model.weights={pipe}");
     Trial::new(&["check", "--set", &weights])
         .run()
@@ -242,7 +242,7 @@ fn a_pipe_is_no_configuration_for_several_ranks() {
         .assert_stderr(&["it is not a regular file"]);
 }
 
-/// What a GPU takes cannot be told by the memory of this host.
+/// The memory of this host says nothing about a GPU's.
 #[test]
 fn what_fits_is_told_of_the_device_that_is_asked_for() {
     let fits = |device: &str| {
@@ -274,7 +274,7 @@ fn a_folder_that_holds_a_run_is_refused() {
         .run()
         .assert_code(2)
         .assert_stderr(&["old already contains a run"]);
-    // What is no folder is refused even where a run may be continued.
+    // A path that is no folder is rejected even if a run may be resumed.
     Trial::new(&["--run-dir", "file", "--resume", "auto"])
         .file("file", "")
         .run()
@@ -314,7 +314,7 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
         finished.assert_code(0);
         assert!(finished.stdout.contains(steps), "{}", finished.stdout);
     }
-    // What it prints is a configuration.
+    // The printed configuration is valid.
     Trial::new(&["--dry-run", "--config", "printed.toml"])
         .file("printed.toml", &finished.stdout)
         .run()
@@ -422,7 +422,7 @@ fn missing_data_is_a_wrong_configuration_and_broken_data_a_failure() {
         .assert_no_files(&["mnist"]);
 }
 
-/// What the scripts do with what ranks end with, in the place of Slurm.
+/// Job scripts handle the exit codes of ranks. This test stands in for Slurm.
 #[test]
 fn job_scripts_pass_signals_on_and_requeue_what_is_theirs() {
     let array = [("SLURM_ARRAY_JOB_ID", "7"), ("SLURM_ARRAY_TASK_ID", "2")];
@@ -438,7 +438,7 @@ fn job_scripts_pass_signals_on_and_requeue_what_is_theirs() {
         (&[], Some(Signal::USR1), "COMPLETING", 75, ""),
         (&[], None, "RUNNING", 138, ""),
     ];
-    // They end alike.
+    // All scripts end alike.
     for (script, cases) in [
         ("one-node", &cases[..]),
         ("several-nodes", &cases[..1]),
@@ -453,8 +453,8 @@ fn job_scripts_pass_signals_on_and_requeue_what_is_theirs() {
     }
 }
 
-/// Runs a job script among programs that act for Slurm's, whose tasks end with 138 unless somebody
-/// tells them to save. Gives what it ends with, what it asks of the controller, and what it says.
+/// Runs a job script with substitutes of Slurm's programs, whose tasks exit with 138 unless told to
+/// save. Returns the exit code, the requests to the controller, and the output.
 fn job_script(
     script: &str,
     variables: &[(&str, &str)],
@@ -507,7 +507,7 @@ fn job_script(
     (output.status.code(), asked, said)
 }
 
-/// PyTorch refuses these in training, too: nothing is learned of them.
+/// PyTorch rejects these in training, too, because nothing is learned from them.
 #[test]
 fn a_batch_normalization_of_one_value_is_refused() {
     let sets = |model: &[&'static str], size: &'static str, batch: &'static str| {

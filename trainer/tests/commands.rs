@@ -1,4 +1,4 @@
-//! The commands that use what was trained, and those that prepare a training.
+//! Commands that use a trained model, and commands that prepare a training.
 
 mod common;
 
@@ -12,7 +12,7 @@ use models::weights::{self, PyTorchKeys, state_dict};
 use models::{Cnn, CnnConfig};
 use rustix::process::{Signal, kill_process};
 
-/// A tiny run that keeps a checkpoint of every epoch.
+/// A tiny run with a checkpoint of every epoch.
 fn trained(settings: &[&str]) -> Finished {
     let mut all = vec!["checkpoint.every_epochs=1", "train.epochs=2"];
     all.extend(settings);
@@ -21,7 +21,7 @@ fn trained(settings: &[&str]) -> Finished {
     finished
 }
 
-/// The program, beside what an earlier run left.
+/// Runs the program in the folder of an earlier run.
 fn then(run: &Finished, args: &[&str]) -> Finished {
     let run_dir = run.path("run");
     let args: Vec<&str> = args
@@ -69,7 +69,7 @@ fn a_checkpoint_is_evaluated_as_it_was_while_training() {
         assert_eq!(counts, 101);
         let loss = |value: &serde_json::Value| value["loss"].as_f64().unwrap();
         let difference = loss(&result["evaluation"]) - loss(best);
-        // Batches of other sizes are summed in another order.
+        // Other batch sizes sum in another order.
         assert!(difference.abs() < 1e-6, "{difference}");
     }
     let last = then(&run, &["eval", "RUN", "--last", "--json", "last.json"]);
@@ -102,7 +102,7 @@ fn a_checkpoint_is_evaluated_in_the_precision_of_its_training() {
     );
 }
 
-/// What is to be known by heart is what the training was evaluated on.
+/// The evaluation uses the few images that the training used.
 #[test]
 fn a_run_that_learned_a_few_images_by_heart_is_evaluated_on_them() {
     let run = trained(&["train.overfit_batches=1"]);
@@ -239,7 +239,7 @@ fn a_file_that_cannot_be_written_is_told_before_the_work_begins() {
     }
 }
 
-/// The disk is full, or the process may not write that much.
+/// As on a full disk, or at a file size limit.
 #[test]
 fn a_file_that_cannot_be_completed_is_as_it_was() {
     let run = trained(&["train.epochs=1"]);
@@ -331,7 +331,7 @@ fn a_result_that_nobody_gets_is_a_failure() {
         failed
             .assert_code(1)
             .assert_stderr(&["error: cannot write to standard output: No space left"]);
-        // Who reads the beginning alone has what was wanted.
+        // A reader that closes the pipe early has what it needs.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let silent = Trial::new(args).to(writer).run();
@@ -343,7 +343,7 @@ fn a_result_that_nobody_gets_is_a_failure() {
     trained.assert_code(0);
 }
 
-/// Draws something that is a picture, not a digit.
+/// Draws a photo-like image, not a digit.
 fn picture(folder: &Path, name: &str, side: u32) -> PathBuf {
     let path = folder.join(name);
     GrayImage::from_fn(side, side, |x, y| Luma([(x * y % 256) as u8]))
@@ -373,7 +373,7 @@ fn images_are_predicted_and_broken_ones_are_named() {
     for line in lines {
         assert_eq!(line.matches(" %").count(), 2, "{line}");
     }
-    // Ten classes are all there are, and their probabilities are all there is.
+    // Ten classes are all of them, so the probabilities add up to one.
     let all = then(
         &run,
         &["predict", "RUN", "--top", "99", good.to_str().unwrap()],
@@ -406,7 +406,7 @@ fn values(path: &Path) -> Vec<(String, TensorData)> {
 
 #[test]
 fn an_export_that_is_killed_leaves_no_file_behind() {
-    // Weights of 38 MB, which take a while to write.
+    // 38 MB of weights take a while to write.
     let run = trained(&[
         "model.hidden=8192",
         "data.train_samples=24",
@@ -440,7 +440,7 @@ fn an_export_that_is_killed_leaves_no_file_behind() {
     kill_process(running.pid(), Signal::KILL).unwrap();
     assert_eq!(running.wait(LIMIT).code, None);
     assert!(!out.exists());
-    // Where a file system has no files without names, the next one cleans up.
+    // On a file system without unnamed files, the next export cleans up.
     Trial::new(&args).run().assert_code(0);
     let entries = std::fs::read_dir(folder.path()).unwrap();
     let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
@@ -488,7 +488,7 @@ fn training_starts_from_exported_weights() {
     let weights = format!("model.weights={}", file.display());
     let best = then(&run, &["eval", "RUN", "--json", "result.json"]);
     let accuracy = json(&best.path("result.json"))["evaluation"]["accuracy"].clone();
-    // So small a rate changes nothing.
+    // The rate is too small to change anything.
     let settings = [weights.as_str(), "optimizer.lr=1e-30", "train.max_steps=1"];
     let tuned = Trial::tiny(&["--nproc", "2"], &settings)
         .start()
@@ -548,7 +548,7 @@ fn learning_rates_are_tried_and_one_is_suggested() {
         ["--min", "1"],
         ["--max", "-1"],
         ["--min", "0"],
-        // Too close to the largest.
+        // Too close to the maximum.
         ["--min", "0.01"],
         ["--steps", "1"],
     ] {
@@ -628,7 +628,7 @@ fn shells_complete_the_commands() {
     Trial::new(&["completions", "dos"]).run().assert_code(2);
 }
 
-/// A run that learns a few batches by heart sees them as they are.
+/// A run with overfitted batches sees them without augmentation.
 #[test]
 fn the_preview_is_of_what_the_run_will_see() {
     let picture = |settings: &[&str]| {

@@ -1,4 +1,4 @@
-//! The dashboard on a terminal, which `script` of util-linux plays.
+//! The dashboard on a terminal, which `script` of util-linux simulates.
 
 mod common;
 
@@ -13,11 +13,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 const TRAINER: &str = env!("CARGO_BIN_EXE_trainer");
-/// Shows the other screen of a terminal, and the first one again.
+/// Escape sequences that enter and leave the alternate screen.
 const ENTER: &[u8] = b"\x1b[?1049h";
 const LEAVE: &[u8] = b"\x1b[?1049l";
 
-/// A run with a dashboard that goes on for ever.
+/// A long run with a dashboard.
 struct Watched {
     script: Child,
     keys: ChildStdin,
@@ -26,7 +26,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// Starts it, not quite for ever. When it has ended, `then` is done on its terminal.
+    /// Starts the run. After its end, the shell command `then` runs on its terminal.
     fn start(args: &str, then: &str) -> Option<Self> {
         if Command::new("script").arg("--version").output().is_err() {
             println!("SKIPPED: the dashboard on a terminal: there is no `script` (util-linux)");
@@ -58,7 +58,7 @@ impl Watched {
         })
     }
 
-    /// What is written to the terminal until `done` with it, or the end.
+    /// Reads the terminal's output until `done` accepts it, or to the end.
     fn read(&mut self, mut done: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
         let (mut seen, mut part) = (Vec::new(), [0; 4096]);
         while !done(&seen) {
@@ -75,7 +75,7 @@ impl Watched {
         self.keys.flush().unwrap();
     }
 
-    /// The process that draws, if there is only one rank.
+    /// The process that draws, for a run of one rank.
     fn trainer(&self) -> Option<Pid> {
         let is_trainer = |pid: &Pid| {
             let exe = std::fs::read_link(format!("/proc/{}/exe", pid.as_raw_nonzero()));
@@ -120,7 +120,7 @@ fn ctrl_c_gives_the_terminal_back_as_it_was() {
         let lines = end.strip_prefix("\x1b[?25h");
         let lines = lines.unwrap_or_else(|| panic!("{end:?}"));
         assert!(!lines.contains('\x1b'), "{lines:?}");
-        // What the run has told comes first, if rank 0 sees that the other one is gone before it is
+        // Messages of the run come first if rank 0 sees that the other rank is gone before it is
         // stopped itself.
         let lines = format!("\r\n{lines}");
         let (_, modes) = lines
@@ -130,12 +130,12 @@ fn ctrl_c_gives_the_terminal_back_as_it_was() {
     }
 }
 
-/// Whether a thread of that process waits for its standard error to take something.
+/// Whether a thread of that process is blocked on a write to standard error.
 fn waits_for_terminal(process: Pid) -> bool {
     let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
     let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
     let waits = |path: &Path| {
-        // The number of the call and its arguments, the first of which is the file.
+        // The number of the system call and its arguments, the first of which is the file.
         let call = std::fs::read_to_string(path.join("syscall")).unwrap_or_default();
         let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
         name.trim() == "stderr" && call.split(' ').nth(1) == Some("0x2")
@@ -143,8 +143,7 @@ fn waits_for_terminal(process: Pid) -> bool {
     tasks.into_iter().any(|task| waits(&task.path()))
 }
 
-/// Nothing can be given back to such a terminal, but that is no reason to wait for it, nor to go on
-/// for ever.
+/// A blocked terminal cannot be restored. The process must not wait for it or run for ever.
 #[test]
 fn a_terminal_that_takes_nothing_more_keeps_neither_the_training_nor_the_process() {
     let Some(run) = Watched::start("--nproc 1", "true") else {

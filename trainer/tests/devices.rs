@@ -1,5 +1,6 @@
-//! Which device a run computes on, and that a GPU computes what the processor does: through the
-//! whole program. A GPU is wgpu's, in software where there is no other; docs/gpu.md.
+//! Devices of a run: which one it chooses, and that a GPU computes what the CPU does.
+//!
+//! The GPU is wgpu's, or software Vulkan if the machine has none; see docs/internals/kernels.md.
 
 mod common;
 
@@ -70,8 +71,8 @@ fn images_on_the_device_are_those_of_the_loader() {
     }
 }
 
-/// On wgpu, in software where there is no GPU, or on what `BURN_DIST_TEST_DEVICE` names;
-/// docs/gpu.md.
+/// GPU tests on wgpu, in software if the machine has no GPU, or on the device in
+/// `BURN_DIST_TEST_DEVICE`; see docs/internals/kernels.md.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod gpu {
     use std::sync::LazyLock;
@@ -87,12 +88,12 @@ mod gpu {
         ASKED.as_deref().unwrap_or("wgpu")
     }
 
-    /// The setting that takes the device.
+    /// The setting that selects the device.
     fn on_device() -> String {
         format!("train.device={}", device())
     }
 
-    /// Whether there is something to test; says so if not.
+    /// Whether the device exists. Prints the skip if not.
     fn is_here(test: &str) -> bool {
         match World::single().choose_device(device().parse().unwrap()) {
             Ok(_) => true,
@@ -104,12 +105,12 @@ mod gpu {
         }
     }
 
-    /// How far a loss may be off: CUDA's tensor cores take products of f32 in TensorFloat-32.
+    /// Tolerance of a loss: CUDA's tensor cores multiply f32 in TensorFloat-32.
     fn tolerance() -> f64 {
         if device() == "cuda" { 2e-3 } else { 1e-3 }
     }
 
-    /// Ten steps.
+    /// Settings of a run of ten steps.
     const SHORT: [&str; 2] = ["data.train_samples=120", "train.max_steps=10"];
 
     fn run(device: &str, nproc: &str, settings: &[&str]) -> Finished {
@@ -122,8 +123,8 @@ mod gpu {
         finished
     }
 
-    /// The same initial parameters for all, which every device draws in its own way; the setting
-    /// that takes them, and the run whose folder holds them.
+    /// Initial parameters for all devices, whose random generators differ: the setting that loads
+    /// them, and the run whose folder holds them.
     fn same_start() -> (String, Finished) {
         let cpu = "train.device=cpu";
         let settings = ["train.max_steps=1", "checkpoint.every_steps=1", cpu];
@@ -131,7 +132,7 @@ mod gpu {
         (exported(&first), first)
     }
 
-    /// The setting that takes the parameters of a run.
+    /// The setting that loads the parameters of a run.
     fn exported(first: &Finished) -> String {
         first.assert_code(0);
         let (run, file) = (first.path("run"), first.path("start.safetensors"));
@@ -210,7 +211,7 @@ mod gpu {
                     device != cpu,
                     "{taken:?}"
                 );
-                // The last evaluation goes by running statistics.
+                // The last evaluation uses running statistics.
                 let mut losses = finished.losses();
                 let evaluated = finished.metrics("eval");
                 losses.push(evaluated.last().unwrap()["loss"].as_f64().unwrap());
@@ -247,7 +248,7 @@ mod gpu {
         if !is_here("checkpoints") {
             return;
         }
-        // LAMB sees whole parameters, and its steps are Burn's.
+        // LAMB needs whole parameters, and uses Burn's step.
         for (strategy, optimizer) in [
             ("ddp", "adamw"),
             ("zero-1", "lamb"),
@@ -263,7 +264,7 @@ mod gpu {
             let on_device = on_device();
             let all = [&[on_device.as_str()][..], &SHORT, &settings].concat();
             let expected = &whole.losses()[4..];
-            // With as many ranks, and with another number, which adds up in another order.
+            // The same number of ranks, and another number, which sums in another order.
             for (nproc, tolerance) in [("2", 1e-6), ("1", tolerance())] {
                 let arguments = ["--nproc", nproc, "--resume", from.to_str().unwrap()];
                 let again = Trial::tiny(&arguments, &all).run();
@@ -309,14 +310,14 @@ mod gpu {
     }
 }
 
-/// What a driver in software can be made to lack; scripts/cuda-software.sh.
+/// Failures that the software CUDA driver can simulate; see docs/internals/soft-cuda.md.
 #[cfg(feature = "cuda")]
 mod soft_cuda {
     use rustix::process::{Signal, kill_process};
 
     use super::common::{Finished, LIMIT, Trial, free_port};
 
-    /// Whether these run on it; says so if not.
+    /// Whether software CUDA is active. Prints the skip if not.
     fn is_here(test: &str) -> bool {
         let here = std::env::var_os("SOFT_CUDA_DEVICES").is_some();
         if !here {
@@ -325,11 +326,11 @@ mod soft_cuda {
         here
     }
 
-    /// Bytes of a device that is too small to be shared by the ranks of
-    /// [`ranks_that_see_one_device_each_do_not_share_it`].
+    /// Device memory in bytes, too little for the ranks of
+    /// [`ranks_that_see_one_device_each_do_not_share_it`] to share.
     const MEMORY: &str = "64000000";
 
-    /// Few steps with this of the driver.
+    /// A run of a few steps with this variable of the driver.
     fn run(variable: (&str, &str), nproc: &str, settings: &[&str]) -> Finished {
         let short = ["data.train_samples=120", "train.max_steps=2"];
         let all = [&["train.device=cuda"], &short[..], settings].concat();
@@ -385,8 +386,8 @@ mod soft_cuda {
             told.map(|line| !line.contains("NOT"))
                 .collect::<Vec<bool>>()
         };
-        // Under `ddp` 36 MiB of parameters, as many of gradients, and activations; and twice that
-        // of the optimizer.
+        // Under `ddp`: 36 MiB of parameters, as many of gradients, activations, and twice that of
+        // optimizer state.
         assert!(!fits(&[])[0]);
         assert!(fits(&["parallel.offload_optimizer=true"])[0]);
     }
@@ -407,7 +408,7 @@ mod soft_cuda {
             let finished = Trial::tiny(&["--nproc", "1"], &settings)
                 .env("BURN_DIST_KERNELS", folder.to_str().unwrap())
                 .env("RUST_LOG", "info")
-                // Loaded, and not run: there is nothing to compare them by either.
+                // Loaded, but not run, so the driver has no results to compare either.
                 .env("SOFT_CUDA_IDLE", "1")
                 .env("BURN_DIST_WGMMA", "unchecked")
                 .run();
@@ -417,7 +418,7 @@ mod soft_cuda {
         };
         let first = compiled();
         assert!(first > 10, "{first}");
-        // Of a few the text is another one each time.
+        // cubecl emits a few kernels with varying text, so they are compiled again.
         let second = compiled() - first;
         assert!(second < first / 3, "{second} after {first}");
     }
@@ -476,8 +477,7 @@ mod soft_cuda {
         }
     }
 
-    /// As `srun --gpus-per-task=1` starts them: to every rank the one device that it sees is the
-    /// first.
+    /// `srun --gpus-per-task=1` shows every rank one device, as its first.
     #[test]
     fn ranks_that_see_one_device_each_do_not_share_it() {
         if !is_here("ranks that see one device each") {

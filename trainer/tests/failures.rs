@@ -1,5 +1,5 @@
-//! Ranks that die, users who press Ctrl-C, training that diverges: the run ends soon, says why,
-//! and leaves nobody behind.
+//! Failures: ranks that die, Ctrl-C, diverging training. The run ends soon, says why, and leaves no
+//! process behind.
 
 mod common;
 
@@ -16,7 +16,7 @@ use image::GrayImage;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_setfl, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A run of two ranks that would go on for hours, well into its training.
+/// A run of two ranks that would take hours, well into its training.
 fn endless(settings: &[&str]) -> Running {
     let settings = [&["train.epochs=1000000"], settings].concat();
     let mut running = Trial::tiny(&["--nproc", "2"], &settings).start();
@@ -43,7 +43,7 @@ fn a_killed_rank_ends_the_run_and_is_named() {
     }
 }
 
-/// It can't say so itself, and those that do end sooner.
+/// A stopped rank cannot report itself. The others must end, and name it.
 #[test]
 fn a_stopped_rank_is_named() {
     let runs = [0, 1].map(|victim| {
@@ -63,7 +63,7 @@ fn a_stopped_rank_is_named() {
     }
 }
 
-/// Whoever started them has not interrupted the others.
+/// The launcher has not interrupted the others.
 #[test]
 fn an_interrupted_rank_is_named_by_the_others() {
     let folder = tempfile::tempdir().unwrap();
@@ -87,7 +87,7 @@ fn an_interrupted_rank_is_named_by_the_others() {
         .assert_stderr(&["rank 1 failed: stopped by SIGINT"]);
 }
 
-/// Also one that still waits for a third.
+/// This also holds while a rank waits for a third.
 #[test]
 fn a_rank_that_a_signal_ends_while_ranks_connect_is_named() {
     for (victim, signal, code, told) in [
@@ -105,7 +105,7 @@ fn a_rank_that_a_signal_ends_while_ranks_connect_is_named() {
             .assert_code(1)
             .assert_stderr(&[told]);
     }
-    // One that gets the signal a little later has not failed.
+    // A rank that gets the signal a little later has not failed.
     let [main, other] = connecting();
     kill_process(other.pid(), Signal::USR1).unwrap();
     other.wait(Duration::from_secs(5)).assert_code(75);
@@ -134,7 +134,7 @@ fn connecting() -> [Running; 2] {
     ranks
 }
 
-/// Which may be the one of another node, of a script that starts one too few, or at another
+/// A missing rank may belong to another node, to a script that starts one too few, or to another
 /// address.
 #[test]
 fn ranks_that_do_not_come_are_named_after_a_while() {
@@ -170,8 +170,8 @@ fn an_interrupt_ends_the_run_at_once() {
 
 #[test]
 fn a_polite_signal_ends_the_run_with_a_checkpoint() {
-    // To the launcher, as a batch system sends it; to one rank alone, as `srun` may; with and
-    // without checkpoints in the configuration.
+    // To the launcher, as from a batch system; to one rank alone, as from `srun`; with and without
+    // configured checkpoints.
     let to_launcher: fn(&Running) -> Pid = Running::pid;
     let to_rank: fn(&Running) -> Pid = |running| running.rank(1);
     for (signal, target, settings) in [
@@ -186,7 +186,7 @@ fn a_polite_signal_ends_the_run_with_a_checkpoint() {
         (Signal::XCPU, to_launcher, &[]),
         (Signal::TERM, to_rank, &[]),
     ] {
-        // An epoch may end, and be the best, before the signal is heard.
+        // An epoch may end, and be the best, before the signal arrives.
         let running = endless(&[settings, &["checkpoint.best=false"]].concat());
         kill_process(target(&running), signal).unwrap();
         let finished = running.wait(Duration::from_secs(20));
@@ -272,11 +272,11 @@ fn a_rank_that_is_killed_with_its_launcher_is_noticed() {
     }
 }
 
-/// Which would train on as nobody's.
+/// Otherwise they would train on without an owner.
 #[test]
 fn ranks_whose_launcher_is_killed_save_and_end() {
     for signal in [Signal::USR1, Signal::KILL] {
-        // Unless they notice, they end much later, for another reason.
+        // Ranks that miss it end much later, for another reason.
         let settings = ["train.epochs=1000000", "train.max_minutes=0.4"];
         let trial = Trial::tiny(&[], &settings).env("TORCHELASTIC_RUN_ID", "none");
         let mut running = trial.by_agent(2).start();
@@ -321,7 +321,7 @@ fn ranks_that_a_script_started_outlive_it() {
     }
 }
 
-/// Waits for a file with this text, which a process writes that is no child of this one.
+/// Waits for a file with this text, written by a process that is no child of this one.
 #[track_caller]
 fn wait_for_file(path: &Path, text: &str) {
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -332,7 +332,7 @@ fn wait_for_file(path: &Path, text: &str) {
     assert_eq!(read(), text, "{}", path.display());
 }
 
-/// Nobody can save what has not begun, and who is told to save need not wait for that.
+/// Before the first step, a rank has nothing to save and need not wait.
 #[test]
 fn a_rank_that_waits_for_others_ends_at_a_request_to_save() {
     for signal in [Signal::USR1, Signal::XCPU] {
@@ -367,12 +367,12 @@ fn divergence_is_an_error_on_all_ranks() {
             .assert_stderr(&["training diverged", "optimizer.lr"])
             .assert_nobody_left();
         assert_eq!(finished.stderr.matches("diverged").count(), 1);
-        // Whatever was written before is whole, and is JSON.
+        // Earlier lines are complete JSON.
         assert!(finished.losses().iter().all(|loss| loss.is_finite()));
     }
 }
 
-/// The state after a step is saved although nobody knows yet what comes of it.
+/// The checkpoint after a step is written before the next loss is known.
 #[test]
 fn a_run_that_diverged_goes_on_from_the_last_good_state() {
     let folder = tempfile::tempdir().unwrap();
@@ -383,7 +383,7 @@ fn a_run_that_diverged_goes_on_from_the_last_good_state() {
     };
     let every_step = "checkpoint.every_steps=1";
     for (name, strategy, lr) in [
-        // Infinite parameters, and such that make the next loss infinite.
+        // Infinite parameters, and parameters that make the next loss infinite.
         ("a", "parallel.strategy=ddp", "3e38"),
         ("b", "parallel.strategy=zero-2", "3e38"),
         ("c", "parallel.strategy=ddp", "1e30"),
@@ -431,7 +431,7 @@ fn a_wrong_secret_is_an_error() {
         .wait(Duration::from_secs(60))
         .assert_code(1)
         .assert_stderr(&["error on rank 1", "secret"]);
-    // The main rank goes on waiting for the right one.
+    // The main rank keeps waiting for the right rank.
     kill_process(main.pid(), Signal::TERM).unwrap();
     main.wait(Duration::from_secs(3))
         .assert_code(75)
@@ -485,7 +485,7 @@ fn make_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
 }
 
-/// Writes into a pipe until it takes nothing more; whoever writes to it next waits.
+/// Fills a pipe, so that the next write to it blocks.
 fn fill(pipe: &mut (impl Write + AsFd)) {
     fcntl_setfl(&*pipe, OFlags::NONBLOCK).unwrap();
     for piece in [&[b'x'; 4096][..], b"x"] {
@@ -520,7 +520,7 @@ fn a_pipe_that_nobody_reads_does_not_stop_a_run() {
     let trial = Trial::tiny(&["--nproc", "1"], &settings);
     let mut running = trial.to(full).start();
     running.wait_for_metrics(20);
-    // Somebody reads again.
+    // The pipe is read again.
     let mut seen = Vec::new();
     let mut part = [0; 4096];
     let begin = Instant::now();
@@ -537,12 +537,12 @@ fn a_pipe_that_nobody_reads_does_not_stop_a_run() {
     running.wait(Duration::from_secs(10)).assert_code(130);
 }
 
-/// As with a file system that hangs: what this rank does is no collective.
+/// As with a hanging file system: this rank is not in a collective.
 #[test]
 fn a_rank_that_hangs_ends_some_time_after_another_has_failed() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    // To open it for writing takes as long as nobody reads it.
+    // Opening it for writing blocks until a reader opens it.
     make_fifo(&run.join("logs/rank-0.log"));
     let port = free_port();
     let start = |rank| {

@@ -1,4 +1,4 @@
-//! Shards inside sets of ranks that replicate each other: on one host, and on what looks like two.
+//! Sharding within sets of ranks that replicate each other, on one host and on two simulated hosts.
 
 mod common;
 
@@ -59,12 +59,12 @@ fn what_does_not_divide_is_refused_before_anything_starts() {
     }
 }
 
-/// Four ranks, as somebody else than our launcher starts them, on the hosts of these names.
+/// Starts four ranks as another launcher would, on hosts with these names.
 fn start_on(hosts: [&str; 4], settings: &[&str]) -> Vec<Running> {
     let port = free_port();
     let start = |(rank, host): (usize, &str)| {
         Trial::tiny(&[], settings)
-            // As on one node, for the store is at an address that only one node has.
+            // As on one node, because the store's address belongs to one node only.
             .rank(rank, 4, &port)
             .on_host(host)
             .start()
@@ -86,7 +86,7 @@ fn nodes_hold_copies_of_each_other() {
         ranks.into_iter().map(|rank| rank.wait(LIMIT)).collect()
     };
     let expected = train(["a"; 4], &[]);
-    // Whichever ranks are on which node.
+    // Any placement of ranks on nodes.
     let placements = [
         (["a", "a", "b", "b"], "over shm+tcp, "),
         (["a", "b", "b", "a"], "over tcp, "),

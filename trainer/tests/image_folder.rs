@@ -1,4 +1,4 @@
-//! Runs on folders of images: what their classes are called, and what images are normalised by.
+//! Runs on folders of images: class names and normalization.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use common::{Finished, LIMIT, Trial};
 use image::{Rgb, RgbImage};
 
-/// A folder of coloured images, 12 of each class to train and 3 to evaluate; each class is darker
+/// A folder of color images, 12 per class for training and 3 for evaluation. Each class is darker
 /// than the one before.
 fn pictures(root: &Path, classes: &[&str]) {
     for (number, class) in classes.iter().enumerate() {
@@ -49,7 +49,7 @@ fn train(data: &str, args: &[&str], settings: &[&str]) -> Finished {
     Trial::tiny(args, &all).start().wait(LIMIT)
 }
 
-/// The program, beside what an earlier run left.
+/// Runs the program in the folder of an earlier run.
 fn then(run: &Finished, args: &[&str]) -> Finished {
     let run_dir = run.path("run");
     let of_run = |arg: &&str| match *arg {
@@ -74,7 +74,7 @@ fn a_checkpoint_is_for_classes_of_the_same_names() {
     run.assert_code(0);
     then(&run, &["eval", "RUN"]).assert_code(0);
 
-    // The same number of classes, one of which has another name.
+    // The same number of classes, with one other name.
     let other = folder.path().join("other");
     pictures(&other, &["ant", "bee", "dog"]);
     let elsewhere = format!("data.dir={}", other.display());
@@ -92,7 +92,7 @@ fn a_checkpoint_is_for_classes_of_the_same_names() {
             found.stderr
         );
     }
-    // The run folder says what the classes are; a checkpoint alone has only the data for that.
+    // The run folder has the class names; a checkpoint alone needs the data for them.
     std::fs::remove_file(run.path("run/environment.json")).unwrap();
     let image = good.join("val/cat/00.png");
     let image = image.to_str().unwrap();
@@ -119,14 +119,14 @@ fn a_checkpoint_is_for_classes_of_the_same_names() {
     train(&data(&good), &resume, &["train.epochs=2"]).assert_code(0);
 }
 
-/// A name that sorts elsewhere moves the labels of others.
+/// A name with another sort position shifts the labels of others.
 #[test]
 fn a_class_that_is_renamed_moves_the_labels_of_others() {
     let folder = tempfile::tempdir().unwrap();
     pictures(folder.path(), &["ant", "bee", "cat"]);
     let run = train(&data(folder.path()), &[], &[]);
     run.assert_code(0);
-    // Other images under the same names are no business of ours.
+    // Other images under the same names are the user's choice.
     swap(folder.path(), ["ant", "cat"]);
     then(&run, &["eval", "RUN"]).assert_code(0);
     for part in ["train", "val"] {
@@ -183,7 +183,7 @@ fn images_are_normalised_alike_wherever_they_are_used() {
     let predicted = predict(&[]);
     assert_ne!(predict(&otherwise), predicted);
     export();
-    // Without the run's notes, the numbers are those of its configuration.
+    // Without environment.json, the normalization is that of the configuration.
     std::fs::remove_file(run.path("run/environment.json")).unwrap();
     assert_eq!(predict(&[]), predicted);
     export();

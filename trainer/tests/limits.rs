@@ -1,4 +1,4 @@
-//! Runs that are cut short: to try something, because time is over, or because a callback says so.
+//! Runs cut short: for a trial, by a time limit, or by a callback.
 
 mod common;
 
@@ -99,7 +99,8 @@ fn a_stack_that_is_too_small_is_raised_or_named() {
         trial.with_limit(limit).run()
     };
     run("--stack=65536:8388608").assert_code(0);
-    // With 16 KiB, a larger environment leaves no room: the system ends the program before it runs.
+    // With 16 KiB, a larger environment leaves no room: the system kills the program before it
+    // runs.
     run("--stack=65536:65536")
         .assert_code(1)
         .assert_stderr(&["error: the stack limit is", "`ulimit -s 8192`"])
@@ -118,7 +119,7 @@ fn stacks_that_no_thread_can_have_are_named() {
     }
 }
 
-/// It used to start them all, silently, before it listened to signals.
+/// A pool of 8000 threads would start silently, before signals are handled.
 #[test]
 fn more_threads_than_cpus_are_not_started() {
     let cpus = std::thread::available_parallelism().unwrap().get();
@@ -135,7 +136,7 @@ fn more_threads_than_cpus_are_not_started() {
     finished.assert_code(0);
     let told = format!("{threads} per rank");
     assert!(finished.stdout.contains(&told), "{}", finished.stdout);
-    // One rank says it for all of the node.
+    // One rank warns for the whole node.
     let warned = "warning: RAYON_NUM_THREADS=8000, but this process may use";
     assert_eq!(finished.stderr.matches(warned).count(), 1);
     let told = Trial::new(&["preview", "--set", "data.train_samples=960"])
@@ -144,8 +145,8 @@ fn more_threads_than_cpus_are_not_started() {
     told.assert_code(0).assert_stderr(&[warned]);
 }
 
-/// As in a container that may use some of the machine's CPUs: a launcher does not bind each rank to
-/// them all.
+/// As in a container with some of the machine's CPUs: a launcher does not bind each rank to them
+/// all.
 #[test]
 fn ranks_of_another_launcher_share_a_set_of_cpus() {
     if !can_pretend_hosts() {
@@ -174,7 +175,7 @@ fn a_limit_of_threads_is_named_whatever_it_hits() {
     }
     let settings = ["train.max_steps=1", "data.workers=4"];
     let mut refused = 0;
-    // From the first thread to the last that such a run starts.
+    // From the first thread of the run to the last.
     for limit in [2, 8, 13, 16, 20, 24, 28, 32, 40, 80] {
         let finished = Trial::tiny(&["--nproc", "2"], &settings)
             .with_thread_limit(limit)
@@ -249,7 +250,7 @@ fn the_examples_do_what_they_say() {
     let last: serde_json::Value = serde_json::from_str(last).unwrap();
     assert_eq!(last["samples"], 512);
     assert!(last["accuracy"].as_f64().unwrap() > 0.95, "{last}");
-    // The trainer has no such images.
+    // The trainer does not have the program's images.
     let output = Command::new(env!("CARGO_BIN_EXE_trainer"))
         .args(["eval", "own"])
         .current_dir(folder.path())

@@ -1,5 +1,4 @@
-//! What a run leaves for those who come when it is over: a log of every rank, and what a rank did
-//! last where a collective failed.
+//! Logs of a run: one per rank, and the flight recorder of a rank after a failed collective.
 
 mod common;
 
@@ -40,7 +39,7 @@ fn every_rank_has_a_log_to_which_a_run_that_is_continued_adds() {
         );
         assert!(log.contains("ended after step 4: complete"), "{log}");
     }
-    // What the main rank tells people, and nobody else.
+    // Messages that only the main rank prints.
     for line in first
         .stdout
         .lines()
@@ -84,7 +83,7 @@ fn the_log_of_a_surviving_rank_names_the_one_that_died() {
         let recorder = fs::read_to_string(recorder).unwrap();
         let unfinished = recorder.lines().last().unwrap();
         assert!(unfinished.contains("unfinished"), "{recorder}");
-        // The log tells which collective it was, and so does the recorder.
+        // The log names the collective, and so does the recorder.
         let number = unfinished
             .split_whitespace()
             .find(|word| word.starts_with('#'));

@@ -1,5 +1,4 @@
-//! Runs in low precision, with parameter groups, with an average of the parameters: through the
-//! whole program.
+//! Mixed precision, parameter groups and parameter averages in whole runs.
 
 mod common;
 
@@ -187,7 +186,7 @@ fn mnist_is_learned_in_low_precision() {
     }
 }
 
-/// Too high a rate: from some step on no loss is a number at any scale.
+/// The rate is too high: from some step on, no loss is finite at any scale.
 const BLOWS_UP: [&str; 4] = [
     "train.precision=f16",
     "optimizer.name=adam",
@@ -207,7 +206,7 @@ fn a_run_whose_loss_has_no_scale_any_more_goes_on_from_before_that() {
     failed
         .assert_code(1)
         .assert_stderr(&["abandoned the state in which training diverged"]);
-    // At most as often as there are checkpoints.
+    // At most once per checkpoint.
     let slower = ["train.epochs=5", "optimizer.lr=0.001"];
     let mut again = (0..4).map(|_| in_folder(folder.path(), &slower));
     let last = again.find(|finished| finished.code != Some(1));
@@ -223,7 +222,7 @@ fn the_mean_loss_of_an_epoch_is_the_same_when_it_is_continued() {
     };
     let whole = in_folder(folder.path(), &["train.epochs=1"]);
     whole.assert_code(0);
-    // In f16 no loss is a number, in f32 it is a large one.
+    // In f16 the losses are not finite; in f32 they are large.
     whole.assert_stderr(&["evaluation overflowed in f16", "eval_precision"]);
     let run_dir = folder.path().join("run");
     let again = Trial::new(&["eval", run_dir.to_str().unwrap()])

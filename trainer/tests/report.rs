@@ -1,5 +1,5 @@
-//! Reports as a browser shows them: Chromium opens them without a network and draws them in light
-//! and dark, and every plot must be there and hold something.
+//! Reports in a browser: Chromium opens them offline, in light and dark, and every plot must be
+//! visible.
 
 mod common;
 
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 const WIDTH: u32 = 1240;
 
-/// Added to a copy of the page: writes where plots lie and how large their shapes are.
+/// Script for a copy of the page: writes the positions of plots and the sizes of their shapes.
 const MEASURE: &str = "<script>
 const plots = [...document.querySelectorAll('svg[data-plot]')].map((svg) => {
   const box = svg.getBoundingClientRect();
@@ -36,7 +36,7 @@ struct Browser {
     folder: tempfile::TempDir,
 }
 
-/// What the browser says of a page.
+/// Layout of a page in the browser.
 struct Layout {
     height: u32,
     plots: Vec<Plot>,
@@ -70,8 +70,8 @@ impl Browser {
         Some(Self { program, folder })
     }
 
-    /// Opens a page under a hard time limit and gives what is printed. Nothing of the browser
-    /// remains: it has processes that live a little longer than the first one.
+    /// Opens a page under a hard time limit and returns the output. Kills the browser's processes
+    /// that outlive the first.
     fn open(&self, page: &Path, args: &[String]) -> String {
         let [printed, complaints] = ["stdout", "stderr"].map(|name| self.folder.path().join(name));
         let mut command = Command::new("timeout");
@@ -133,7 +133,7 @@ impl Browser {
         }
     }
 
-    /// A picture of the whole page.
+    /// A screenshot of the whole page.
     fn picture(&self, page: &Path, height: u32, dark: bool) -> RgbImage {
         let name = if dark { "dark.png" } else { "light.png" };
         let file = self.folder.path().join(name);
@@ -153,7 +153,7 @@ impl Browser {
         image::open(&file).unwrap().into_rgb8()
     }
 
-    /// Opens a page in light and dark; all these plots are there and hold colours.
+    /// Opens a page in light and dark; all these plots are visible and colored.
     fn check(&self, page: &Path, plots: &[&str]) {
         let layout = self.measure(page);
         let names: Vec<&str> = layout.plots.iter().map(|plot| plot.name.as_str()).collect();
@@ -176,7 +176,7 @@ impl Browser {
     }
 }
 
-/// Letters and lines of the grid are grey, curves and bars are not.
+/// Text and grid lines are gray, curves and bars are not.
 fn assert_coloured(picture: &RgbImage, plot: &Plot, dark: bool) {
     let [x, y, width, height] = plot.place;
     let part = image::imageops::crop_imm(picture, x, y, width, height).to_image();
@@ -193,7 +193,7 @@ fn assert_coloured(picture: &RgbImage, plot: &Plot, dark: bool) {
     );
 }
 
-/// The page needs nothing from outside and carries out nothing from files.
+/// The page loads nothing from outside and runs no code from the run's files.
 fn assert_self_contained(page: &Path) {
     let html = fs::read_to_string(page).unwrap();
     let size = html.len();
@@ -215,7 +215,7 @@ fn png(shade: u8) -> String {
     STANDARD.encode(bytes.into_inner())
 }
 
-/// A run that has never been: `steps` steps, and an evaluation of this many classes.
+/// Files of a synthetic run: `steps` steps, and an evaluation of `classes` classes.
 fn generated(run: &Path, steps: u32, classes: usize) {
     fs::create_dir_all(run).unwrap();
     let mut lines = String::new();
@@ -376,7 +376,7 @@ fn what_is_no_run_is_named() {
     finished
         .assert_code(2)
         .assert_stderr(&["cannot write no/such/folder.html", "--out"]);
-    // As a folder of a file system that is mounted for reading only takes no file.
+    // As on a read-only file system, the folder accepts no report.
     fs::create_dir(folder.path().join("report.html")).unwrap();
     let finished = report(&[empty]);
     finished

@@ -1,5 +1,5 @@
-//! A training that goes on with other numbers of ranks and under other strategies: its losses are
-//! those of the run that was left alone.
+//! Resumes with other numbers of ranks and other strategies give the losses of an uninterrupted
+//! run.
 
 mod common;
 
@@ -18,10 +18,10 @@ const PARTS: [(usize, &str); 7] = [
     (2, "ddp"),
     (3, "zero-1"),
 ];
-/// Steps of each part; 20 make an epoch.
+/// Steps per part; 20 make an epoch.
 const STEPS: usize = 4;
 
-/// No normalization over images: the ranks' shares of a batch have different sizes.
+/// No batch normalization: the ranks' shares of a batch have different sizes.
 const CONFIG: &str = r#"
 [model]
 name = "vit"
@@ -48,7 +48,7 @@ epochs = 2
 batch_size = 12
 "#;
 
-/// Trains up to a step, from where the folder's last checkpoint is.
+/// Trains up to step `until` from the folder's last checkpoint.
 fn train(folder: &Path, ranks: usize, strategy: &str, until: usize) {
     let run_dir = folder.join("run");
     let args = [

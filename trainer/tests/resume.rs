@@ -1,4 +1,4 @@
-//! Runs that are killed, continued, stopped early: the end is that of a run that never stopped.
+//! Runs that are killed, resumed or stopped early end like an uninterrupted run.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Twenty steps in an epoch, with everything random that there is, and a checkpoint every 3 steps.
+/// Twenty steps in an epoch, all sources of randomness, and a checkpoint every 3 steps.
 const SETTINGS: &[&str] = &[
     "model.dropout_conv=0.3",
     "model.dropout_hidden=0.3",
@@ -28,7 +28,7 @@ const SETTINGS: &[&str] = &[
 /// A run in a folder that outlives its processes.
 struct Run {
     folder: TempDir,
-    /// The run folder, if it is not in that folder.
+    /// The run folder, if it is elsewhere.
     at: Option<PathBuf>,
     settings: Vec<String>,
 }
@@ -57,7 +57,7 @@ impl Run {
         self.trial_anywhere(nproc, &[&to_run_dir, more].concat())
     }
 
-    /// The same without a run folder.
+    /// A trial without a run folder.
     fn trial_anywhere(&self, nproc: usize, more: &[&str]) -> Trial {
         let nproc = nproc.to_string();
         let mut args = vec!["--nproc", &nproc];
@@ -78,8 +78,8 @@ impl Run {
         finished
     }
 
-    /// Whole lines of metrics of steps and evaluations, without what depends on the clock or the
-    /// memory. The last one may be half written.
+    /// Complete metrics lines of steps and evaluations, without values that depend on time or
+    /// memory. The last line of the file may be partial.
     fn metrics(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir().join("metrics.jsonl")).unwrap_or_default();
         let text = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
@@ -121,7 +121,7 @@ impl Run {
     }
 }
 
-/// The checksum of the parameters at the end.
+/// The final checksum of the parameters.
 #[track_caller]
 fn checksum(finished: &Finished) -> String {
     let line = finished
@@ -138,7 +138,7 @@ fn a_run_that_is_killed_again_and_again_ends_as_if_it_never_was() {
         let whole = Run::new(&[]);
         let expected = checksum(&whole.finish(nproc, &[]));
         let killed = Run::new(&[]);
-        // Moments that fall before the first checkpoint, within epochs, and near their ends.
+        // Points before the first checkpoint, within epochs, and near their ends.
         for lines in [1, 9, 17, 21, 30, 44, 58] {
             let running = killed.trial(nproc, &["--resume", "auto"]).start();
             let deadline = std::time::Instant::now() + LIMIT;
@@ -182,7 +182,7 @@ fn ranks_that_die_are_started_again() {
     assert_eq!(run.metrics(), whole.metrics());
 }
 
-/// What it has seen of the evaluations is in the checkpoint.
+/// The checkpoint has the schedule's state.
 #[test]
 fn a_rate_that_follows_the_evaluations_goes_on_as_it_was() {
     let settings = [
@@ -221,7 +221,7 @@ fn ranks_are_started_again_as_often_as_was_said() {
     assert_eq!(restarts, 1, "{}", finished.stderr);
 }
 
-/// It would come every time.
+/// The error would repeat every time.
 #[test]
 fn ranks_that_fail_by_the_same_error_are_not_started_for_ever() {
     for nproc in [1, 2] {
@@ -254,7 +254,7 @@ fn who_stops_a_run_that_is_failing_gets_no_other() {
     let run = Run::new(&["train.epochs=1000"]);
     let running = run.trial(2, &["--max-restarts", "3"]).start();
     wait_for(&run, 5);
-    // It cannot end by itself, so the launcher waits for it when the other one has failed.
+    // A stopped rank cannot end by itself, so the launcher waits for it when the other has failed.
     kill_process(rank_of(&run.dir(), 0), Signal::STOP).unwrap();
     kill_process(rank_of(&run.dir(), 1), Signal::KILL).unwrap();
     std::thread::sleep(Duration::from_millis(500));
@@ -284,7 +284,7 @@ fn restarts_that_could_not_go_on_are_refused() {
         .assert_stderr(&["--max-restarts", "--nproc"]);
 }
 
-/// Waits until a run has written so many lines of metrics.
+/// Waits until a run has written `lines` lines of metrics.
 #[track_caller]
 fn wait_for(run: &Run, lines: usize) {
     let deadline = std::time::Instant::now() + LIMIT;
@@ -294,7 +294,7 @@ fn wait_for(run: &Run, lines: usize) {
     }
 }
 
-/// Kills a rank of a run when that has written so many lines of metrics.
+/// Kills a rank of a run once it has written `lines` lines of metrics.
 #[track_caller]
 fn kill_after(run: &Run, lines: usize, rank: usize) {
     wait_for(run, lines);
@@ -344,7 +344,7 @@ fn a_run_that_goes_back_sets_later_checkpoints_aside() {
     finished.assert_code(0).assert_no_files(&[]);
     let told = "abandoned checkpoints after step 54: abandoned-0000000057, abandoned-0000000060";
     assert!(finished.stdout.contains(told), "{}", finished.stdout);
-    // What it did since counts, not what was there before.
+    // Only its own work since counts.
     let finished = run.finish(1, &["--resume", "auto"]);
     assert!(
         finished.stdout.contains("step-0000000055"),
@@ -433,7 +433,7 @@ fn a_checkpoint_outside_a_run_folder_begins_a_run_of_its_own() {
     run.finish(1, &[]);
     let middle = run.checkpoints()[1].clone();
     let home = tempfile::tempdir().unwrap();
-    // In folders like a run's, but without its numbers.
+    // In folders like those of a run, but without metrics.
     for place in ["a/pretrained", "b/checkpoints"] {
         let folder = home.path().join(place);
         fs::create_dir_all(&folder).unwrap();
@@ -477,7 +477,7 @@ fn a_checkpoint_continues_on_another_world_size_and_in_another_folder() {
             .filter_map(|line| line["loss"].as_f64())
             .collect()
     };
-    // The first lines are those of the steps before, which only the first run has.
+    // The first lines belong to earlier steps, which only the first run has.
     let (whole, rest) = (losses(&run), losses(&other));
     assert!(rest.len() < whole.len() && rest.len() > 20);
 }
@@ -492,7 +492,7 @@ fn a_finished_run_has_nothing_left_to_do() {
     assert_eq!(run.metrics(), metrics);
     let told = "nothing to do: the run ended after step 60, in epoch 3 of 3";
     assert!(again.stdout.contains(told), "{}", again.stdout);
-    // Without being told to continue, nobody's numbers are touched.
+    // Without --resume, no metrics are touched.
     let refused = run.trial(1, &[]).run();
     refused
         .assert_code(2)
@@ -535,12 +535,11 @@ fn two_runs_at_once_in_one_folder_are_refused() {
         let _ = kill_process(pid, Signal::KILL);
     }
     running.wait(LIMIT);
-    // The lock of a process that was killed is nobody's.
+    // The lock of a killed process is free.
     run.finish(2, &["--resume", "auto", "--set", "train.epochs=1"]);
 }
 
-/// Two that find no folder, and make it: neither is told to move away what the other has just
-/// begun.
+/// Two runs find no folder and create it. Neither is told to move away the other's new folder.
 #[test]
 fn of_two_runs_that_begin_at_once_in_a_new_folder_the_second_is_told_of_the_first() {
     let run = Run::new(&["train.epochs=1000000"]);
@@ -561,7 +560,7 @@ fn of_two_runs_that_begin_at_once_in_a_new_folder_the_second_is_told_of_the_firs
     first.wait(LIMIT).assert_nobody_left();
 }
 
-/// As those who clean up scratch file systems do it.
+/// Cleanup jobs of scratch file systems remove files like this.
 #[test]
 fn a_run_whose_lock_or_folder_is_taken_away_ends_and_no_two_ever_write() {
     let remove_lock = |run: &Run| fs::remove_file(run.dir().join(".lock")).unwrap();
@@ -587,8 +586,7 @@ fn a_run_whose_lock_or_folder_is_taken_away_ends_and_no_two_ever_write() {
         let ended = running.wait(LIMIT);
         ended.assert_code(1).assert_nobody_left();
         ended.assert_stderr(&[told, "--resume auto"]);
-        // Nothing was written into the folder that came in its place, and whoever comes next has it
-        // for itself.
+        // Nothing was written into the replacement folder, and the next run gets it.
         run.finish(1, &["--resume", "auto", "--set", "train.epochs=1"]);
         let steps: Vec<u64> = run
             .metrics()
@@ -612,7 +610,7 @@ fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
     let expected = checksum(&whole.finish(2, &[]));
     let stopped = Run::new(&settings);
     let running = stopped.trial(2, &[]).start();
-    // The line of how the ranks shared the epoch comes just before its evaluation.
+    // The line about the ranks' work comes just before the evaluation.
     let lines = || fs::read_to_string(stopped.dir().join("metrics.jsonl")).unwrap_or_default();
     let deadline = std::time::Instant::now() + LIMIT;
     while !lines().contains("\"ranks\"") && std::time::Instant::now() < deadline {
@@ -631,7 +629,7 @@ fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
     let finished = stopped.finish(2, &["--resume", "auto"]);
     assert_eq!(checksum(&finished), expected);
     assert_eq!(stopped.metrics(), whole.metrics());
-    // How the ranks shared the epoch is told once, by who has done it.
+    // Only the process that did the epoch reports the ranks' work, once.
     let told = |run: &Run| {
         let file = fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap();
         file.matches("\"ranks\"").count()
@@ -765,7 +763,7 @@ fn a_run_ends_when_the_target_is_reached_or_nothing_gets_better() {
         finished.stdout
     );
     assert_eq!(run.metrics().len(), 42);
-    // It had ended, and stays so unless more is wanted of it.
+    // The run had ended, and goes on only if the configuration asks for more.
     let metrics = run.metrics();
     let again = run.finish(2, &["--resume", "auto"]);
     assert!(
@@ -797,7 +795,7 @@ fn a_run_ends_when_the_target_is_reached_or_nothing_gets_better() {
 fn checkpoints_that_cannot_be_written_do_not_end_the_run() {
     let run = Run::new(&["train.epochs=1"]);
     fs::create_dir(run.dir()).unwrap();
-    // A folder in the place of the one that the first checkpoint is to have.
+    // A folder blocks the name of the first checkpoint.
     let taken = run.dir().join("checkpoints/step-0000000003");
     fs::create_dir_all(taken.parent().unwrap()).unwrap();
     fs::write(&taken, "a file").unwrap();
@@ -813,7 +811,7 @@ fn the_best_stays_until_a_better_one_is_written() {
         "checkpoint.keep=1",
         "checkpoint.monitor=loss",
     ]);
-    // Each of the later evaluations is better, and none of them can be saved.
+    // Each later evaluation is better, but no checkpoint of it can be saved.
     let folder = run.dir().join("checkpoints");
     fs::create_dir_all(&folder).unwrap();
     for step in [40, 60] {
@@ -836,7 +834,7 @@ fn the_best_stays_until_a_better_one_is_written() {
 #[test]
 fn a_run_whose_last_state_cannot_be_written_has_failed() {
     for nproc in [1, 2] {
-        // A file lies where each of the first checkpoints should.
+        // A file blocks the name of each of the first checkpoints.
         let in_the_way = |run: &Run, steps: &[u64]| {
             let folder = run.dir().join("checkpoints");
             fs::create_dir_all(&folder).unwrap();
@@ -849,7 +847,7 @@ fn a_run_whose_last_state_cannot_be_written_has_failed() {
         let failed = ended.trial(nproc, &[]).run();
         failed.assert_code(1).assert_nobody_left();
         failed.assert_stderr(&["step 20 was not saved: the run ended", "--resume auto"]);
-        // Who starts it again for as long as it says 75 must not do so for ever.
+        // A script that restarts while the exit code is 75 must not loop for ever.
         let paused = Run::new(&["checkpoint.every_steps=0", "train.max_minutes=1e-9"]);
         in_the_way(&paused, &[1, 2, 3, 4, 5]);
         let failed = paused.trial(nproc, &[]).run();
@@ -860,7 +858,7 @@ fn a_run_whose_last_state_cannot_be_written_has_failed() {
             "{}",
             failed.stdout
         );
-        // Where there can be no folder at all, that shows before the first step.
+        // If no folder can be created, the run fails before the first step.
         fs::remove_dir_all(paused.dir()).unwrap();
         fs::create_dir(paused.dir()).unwrap();
         fs::write(paused.dir().join("checkpoints"), "a file").unwrap();
@@ -869,11 +867,11 @@ fn a_run_whose_last_state_cannot_be_written_has_failed() {
     }
 }
 
-/// A small file system of its own; gone when dropped.
+/// A small file system, unmounted on drop.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// None where this process may not mount.
+    /// Mounts it. `None` if this process may not mount.
     fn mount(size: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let mounted = Command::new("mount")
@@ -898,7 +896,7 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_disk_ends_neither_the_run_nor_what_was_saved_before() {
-    // Room for some of the checkpoints, but not the last, and for all numbers, which are few.
+    // Room for some checkpoints, but not the last, and for all metrics, which are few.
     let Some(disk) = SmallDisk::mount("2200k") else {
         return;
     };
@@ -967,8 +965,7 @@ fn checkpoints_are_written_by_the_clock() {
     ]);
     let finished = run.finish(2, &[]);
     let written = run.checkpoint_names();
-    // One that is due while another is still written is left out, and the last state is saved in
-    // any case.
+    // A checkpoint due during the write of another is skipped; the last state is always saved.
     assert!(written.len() > 1, "{written:?}");
     assert_eq!(written.last().unwrap(), "step-0000000060");
     assert_eq!(
@@ -977,8 +974,7 @@ fn checkpoints_are_written_by_the_clock() {
     );
 }
 
-/// `ulimit -f`, as some clusters set it; without our handling the system ends the process without a
-/// word.
+/// `ulimit -f`, as some clusters set it. By default the system would kill the process silently.
 #[test]
 fn a_limit_of_the_size_of_files_does_not_end_the_run() {
     let run = Run::new(&["checkpoint.keep=100"]);
@@ -995,7 +991,7 @@ fn a_limit_of_the_size_of_files_does_not_end_the_run() {
 
 #[test]
 fn numbers_that_a_full_disk_does_not_take_do_not_end_the_run() {
-    // Room for what is written at the start, and for the numbers of some of the steps.
+    // Room for the files of the start, and for the metrics of some steps.
     let Some(disk) = SmallDisk::mount("32k") else {
         return;
     };
@@ -1011,7 +1007,7 @@ fn numbers_that_a_full_disk_does_not_take_do_not_end_the_run() {
     let some = run.metrics();
     assert!(!some.is_empty() && some.len() < all.len());
     assert!(some.iter().all(|line| all.contains(line)));
-    // Not one for every line.
+    // Not one warning per line.
     let warnings = finished.stderr.matches("cannot write metrics to").count();
     assert!(warnings <= all.len() - some.len(), "{}", finished.stderr);
 }
@@ -1028,7 +1024,7 @@ fn a_new_run_from_the_checkpoint_of_another_has_a_best_of_its_own() {
         .unwrap()
         .unwrap()
         .path();
-    // Nothing gets better any more: the first evaluation is the best of this run, and the second is
+    // Nothing improves any more: the first evaluation is the best of this run, and the second is
     // not better.
     let settings = [&stops[..], &["train.epochs=9", "optimizer.lr=1e-30"]].concat();
     let second = Trial::tiny(&["--resume", from.to_str().unwrap()], &settings).run();
@@ -1106,7 +1102,7 @@ fn a_run_that_is_named_alone_has_its_own_configuration() {
     let expected = checksum(&run.finish(1, &[]));
     let config = run.dir().join("config.toml");
     let text = fs::read_to_string(&config).unwrap();
-    // As if it had been killed at its first checkpoint of those that are left.
+    // As if it had been killed at the first of the remaining checkpoints.
     let first = run.checkpoints()[0].clone();
     for named in [run.dir(), run.dir().join("checkpoints"), first] {
         let finished = Trial::new(&["--resume", named.to_str().unwrap()]).run();
@@ -1119,7 +1115,7 @@ fn a_run_that_is_named_alone_has_its_own_configuration() {
         assert_eq!(checksum(&finished), expected);
         assert_eq!(fs::read_to_string(&config).unwrap(), text);
     }
-    // Without the file, that of the checkpoint; nobody waits for a pipe in its place.
+    // Without the file, the checkpoint's configuration counts. A pipe in its place does not block.
     fs::remove_file(&config).unwrap();
     let pipe = run
         .checkpoints()
@@ -1164,7 +1160,7 @@ fn who_goes_on_with_fewer_ranks_is_told_the_key_that_keeps_the_batch() {
         Trial::new(&args).file("own.toml", config).run()
     };
     train("2", &[]).assert_code(0);
-    // A batch that was set does not grow with the ranks.
+    // A configured batch size does not grow with the ranks.
     let refused = train("1", &["train.batch_size=6", "schedule.lr_scaling=none"]);
     refused
         .assert_code(1)

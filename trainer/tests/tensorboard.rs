@@ -1,4 +1,4 @@
-//! The real TensorBoard reads what a run wrote, and forgets what was written before it continued.
+//! The real TensorBoard reads a run's events, and drops those from before a resume.
 
 mod common;
 
@@ -22,7 +22,7 @@ print(json.dumps({tag: [(s.step, s.value) for s in events.Scalars(tag)] for tag 
 
 type Scalars = BTreeMap<String, Vec<(u64, f64)>>;
 
-/// Reads a folder with the package; none where there is no Python that has it.
+/// Reads a folder with TensorBoard's package. `None` if no Python has it.
 fn read(folder: &Path) -> Option<Scalars> {
     let Ok(python) = std::env::var("BURN_DIST_TENSORBOARD_PYTHON") else {
         eprintln!(
@@ -40,7 +40,7 @@ fn read(folder: &Path) -> Option<Scalars> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// What `metrics.jsonl` has under these names: the numbers of one key by steps.
+/// The values of `key` in lines of `kind` of `metrics.jsonl`, by step.
 fn metrics(run: &Path, kind: &str, key: &str) -> Vec<(u64, f64)> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
     text.lines()
@@ -76,7 +76,7 @@ fn the_events_of_a_run_that_was_continued_are_those_of_one_run() {
         finished.assert_code(0);
     };
     train();
-    // As if it had been killed after step 33, when the last good checkpoint was that of step 7.
+    // As if it had been killed after step 33, with the last good checkpoint at step 7.
     for checkpoint in fs::read_dir(dir.join("checkpoints")).unwrap() {
         let path = checkpoint.unwrap().path();
         if !path.ends_with("step-0000000007") {
@@ -118,7 +118,7 @@ fn the_events_of_a_run_that_was_continued_are_those_of_one_run() {
     }
 }
 
-/// It left no checkpoint, so that it is started anew in its folder.
+/// The run left no checkpoint, so it starts from scratch in its folder.
 #[test]
 fn the_events_of_a_run_that_starts_anew_are_not_mixed_with_those_of_before() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! Whole runs on few digits: what is written, that nothing depends on the number of ranks, and
-//! every way to start them.
+//! Whole runs on few digits: their files, independence of the number of ranks, and every launcher.
 
 mod common;
 
@@ -109,7 +108,7 @@ fn losses_and_evaluations_do_not_depend_on_the_number_of_ranks() {
     }
 }
 
-/// The checksum of the parameters, which the run found to be the same on all ranks.
+/// The checksum of the parameters, which the run found to be equal on all ranks.
 fn checksum(finished: &Finished) -> Option<&str> {
     let mut lines = finished.stdout.lines();
     lines.find_map(|line| line.strip_prefix("parameters are the same on all ranks, "))
@@ -154,7 +153,7 @@ fn all_kernels_train_alike_and_are_named() {
     assert!(auto.1 != burn.1 && auto.1 != exact.1 && exact.1 != burn.1);
     let last = |losses: &[f64]| losses[losses.len() - 5..].iter().sum::<f64>();
     for own in [auto, exact] {
-        // Dropout draws from another source, so only the course is the same.
+        // Dropout draws other numbers, so only the trend is the same.
         assert!(
             (last(&own.1) / last(&burn.1) - 1.0).abs() < 0.25,
             "{own:?} {burn:?}"
@@ -225,7 +224,7 @@ fn optimizers_train_alike_under_every_strategy() {
     }
 }
 
-/// Ranks that share a device share what it can do.
+/// Ranks on one device share its peak.
 #[test]
 fn the_share_of_the_peak_is_that_of_the_devices() {
     for nproc in [1, 3] {
@@ -261,7 +260,7 @@ fn ranks_started_by_somebody_else_find_each_other() {
     assert_eq!(main.losses().len(), 5);
 }
 
-/// The one that looks at the folder, or at what to continue, must not leave the others waiting.
+/// The rank that checks the folder or the checkpoint must not leave the others waiting.
 #[test]
 fn ranks_started_by_somebody_else_refuse_wrong_arguments_together() {
     let used = tempfile::tempdir().unwrap();

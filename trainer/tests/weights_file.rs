@@ -1,4 +1,4 @@
-//! Trained models in one file, away from the run that trained them.
+//! Models in one file, used away from their run.
 
 mod common;
 
@@ -10,7 +10,7 @@ use image::{GrayImage, Luma};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// What a small run has left, with its model exported to `model.safetensors`.
+/// A small run and its model, exported to `model.safetensors`.
 struct Exported {
     run: Finished,
     export: Finished,
@@ -28,8 +28,8 @@ impl Exported {
         Self { run, export }
     }
 
-    /// The program with these arguments: `RUN`, the configuration `CONFIG` of the run, the exported
-    /// `FILE`.
+    /// Runs the program. In the arguments, `RUN`, `CONFIG` and `FILE` stand for the run folder, its
+    /// configuration and the exported file.
     fn then(&self, args: &[&str]) -> Finished {
         let (run, file) = (self.run.path("run"), self.export.path("model.safetensors"));
         let config = run.join("config.toml");
@@ -207,7 +207,7 @@ fn parts(path: &Path) -> (Value, Vec<u8>) {
     (serde_json::from_slice(header).unwrap(), values.to_vec())
 }
 
-/// The same weights as another program has them: under other names, without a word about the model.
+/// The same weights in the naming of another program, without metadata of the model.
 fn renamed(from: &Path, to: &Path, prefix: &str) {
     let (header, values) = parts(from);
     let header: serde_json::Map<String, Value> = header
@@ -222,7 +222,7 @@ fn renamed(from: &Path, to: &Path, prefix: &str) {
     std::fs::write(to, [&length[..], &header, &values].concat()).unwrap();
 }
 
-/// Zeros for the same model with another width of its hidden layer, in a file that takes no room.
+/// Zeros for the same model with another hidden width, as a sparse file.
 fn widened(from: &Path, to: &Path, widths: [u64; 2]) {
     let (header, _) = parts(from);
     let mut end = 0;
@@ -252,7 +252,7 @@ fn has_open(process: Pid, file: &Path) -> bool {
     open.any(|open| std::fs::read_link(open.path()).is_ok_and(|path| path == file))
 }
 
-/// The same weights twice in one file, as of a model and its average.
+/// The same weights twice in one file, like a model and its average.
 fn doubled(from: &Path, to: &Path) {
     let (header, values) = parts(from);
     let tensors = header.as_object().unwrap().iter();
@@ -274,7 +274,7 @@ fn doubled(from: &Path, to: &Path) {
     std::fs::write(to, [&length[..], &header, &values, &values].concat()).unwrap();
 }
 
-/// Who evaluates the one and means the other would not know.
+/// Without the message, a user could evaluate the wrong set unnoticed.
 #[test]
 fn a_second_set_of_weights_in_a_file_is_told_by_every_command() {
     let exported = Exported::new("torch");
@@ -328,7 +328,7 @@ fn weights_of_another_program_start_a_run_which_remembers_them() {
     let expected = other.to_str().unwrap();
     assert_eq!(environment(&run)["weights"]["path"], expected);
     assert_eq!(environment(&run)["weights"]["sha256"], digest.as_str());
-    // Also when it goes on, without the file.
+    // This also holds for a resume, without the file.
     std::fs::remove_file(&other).unwrap();
     let more = [&settings[..], &["train.epochs=2"]].concat();
     Trial::tiny_at(&run, &["--resume", "auto"], &more)
@@ -407,7 +407,7 @@ fn counts_of_batches_survive_a_round_trip() {
     let weights = format!("model.weights={}", text("two.safetensors"));
     let again = train(&[&weights, "train.accumulate=2"]);
     assert_eq!(export(&again.path("run"), "three.safetensors"), [12, 12]);
-    // Also where one layer has counted less, and a run goes on with other micro-batches.
+    // This also holds if one layer has counted less, and a run resumes with other micro-batches.
     let (header, mut values) = parts(&at("two.safetensors"));
     let counter = &header["layer1.1.num_batches_tracked"]["data_offsets"][0];
     let start = counter.as_u64().unwrap() as usize;
@@ -427,7 +427,7 @@ fn counts_of_batches_survive_a_round_trip() {
     assert_eq!(export(Path::new(folder), "five.safetensors"), [13, 16]);
 }
 
-/// The first step may be far away then, and there is nothing to save.
+/// The first step may be far away, and the run has nothing to save yet.
 #[test]
 fn a_request_to_save_ends_a_run_that_loads_weights() {
     let exported = Exported::new("torch");

@@ -1,5 +1,4 @@
-//! Every model and data set that a configuration can name, through the whole program, and the
-//! picture of a batch.
+//! Every model and data set of the configuration in whole runs, and the preview of a batch.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Runs the real program, each time in an empty folder and under a hard time limit, and finds the
-//! processes that belong to a run.
+//! Runs the real program in an empty folder under a hard time limit, and finds the processes of a
+//! run.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use std::io::Read;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Longest that any run of these tests may take.
+/// Time limit of any run in these tests.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// Settings of a run that takes seconds: a small model on few digits, without dropout, and without
-/// checkpoints that nobody asked for.
+/// Settings of a run that takes seconds: a small model on few digits, without dropout or default
+/// checkpoints.
 pub const TINY: &[&str] = &[
     "model.filters=[4, 8]",
     "model.hidden=16",
@@ -29,13 +29,13 @@ pub const TINY: &[&str] = &[
     "checkpoint.every_epochs=0",
 ];
 
-/// A folder to run the program in, and the arguments to run it with.
+/// A folder and arguments to run the program with.
 pub struct Trial {
     folder: TempDir,
     command: Command,
 }
 
-/// How a run ended.
+/// Result of a run.
 pub struct Finished {
     pub code: Option<i32>,
     pub stdout: String,
@@ -44,7 +44,7 @@ pub struct Finished {
     folder: TempDir,
 }
 
-/// A run that goes on.
+/// A run in progress.
 pub struct Running {
     child: Child,
     stdout: JoinHandle<String>,
@@ -53,7 +53,7 @@ pub struct Running {
     folder: TempDir,
 }
 
-/// A port of this machine that was free a moment ago, and nobody else binds on purpose.
+/// A port of this machine that was free a moment ago and that no other process binds on purpose.
 pub fn free_port() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port().to_string()
@@ -77,19 +77,19 @@ impl Trial {
         Self { folder, command }
     }
 
-    /// A tiny run with these further settings, into the folder `run`, whose whole path is among
-    /// the arguments of all its processes and tells them from others.
+    /// A tiny run with more settings, into the folder `run`. Its absolute path is an argument of
+    /// all its processes and identifies them.
     pub fn tiny(args: &[&str], settings: &[&str]) -> Self {
         Self::with_settings(args, &[TINY, settings].concat())
     }
 
-    /// The same into another folder, which outlives it.
+    /// A tiny run into another folder, which outlives it.
     pub fn tiny_at(run_dir: &Path, args: &[&str], settings: &[&str]) -> Self {
         let all = [TINY, settings].concat();
         Self::new(args).into_run_dir(run_dir, &all)
     }
 
-    /// The same with the model that `settings` say.
+    /// A tiny run with the model in `settings`.
     pub fn of_model(args: &[&str], settings: &[&str]) -> Self {
         let others = TINY.iter().filter(|setting| !setting.starts_with("model."));
         let all: Vec<&str> = others.chain(settings).copied().collect();
@@ -110,7 +110,7 @@ impl Trial {
         self
     }
 
-    /// One more argument, which need not be text.
+    /// Adds an argument, which need not be UTF-8.
     pub fn arg(mut self, value: impl AsRef<std::ffi::OsStr>) -> Self {
         self.command.arg(value);
         self
@@ -121,8 +121,7 @@ impl Trial {
         self
     }
 
-    /// Makes it one of `size` ranks of this machine that somebody else than our launcher starts,
-    /// with the store at this port.
+    /// Makes it one of `size` ranks of another launcher on this machine, with the store at `port`.
     pub fn rank(self, rank: usize, size: usize, port: &str) -> Self {
         let (rank, size) = (rank.to_string(), size.to_string());
         self.env("RANK", &rank)
@@ -134,19 +133,19 @@ impl Trial {
             .env("BURN_DIST_SECRET", "a secret of this test only")
     }
 
-    /// Sends its standard output elsewhere than into what is looked at when it has ended.
+    /// Redirects standard output, which is otherwise captured.
     pub fn to(mut self, stdout: impl Into<Stdio>) -> Self {
         self.command.stdout(stdout);
         self
     }
 
-    /// Runs it on what looks like another host, of that name; see [`can_pretend_hosts`].
+    /// Runs it under another host name; see [`can_pretend_hosts`].
     pub fn on_host(self, name: &str) -> Self {
         self.through(pretend(name))
     }
 
-    /// Runs it where the machine seems to have 64 CPUs, of which it may use those that there are;
-    /// see [`can_pretend_hosts`].
+    /// Runs it on a simulated machine of 64 CPUs, of which it may use the real ones; see
+    /// [`can_pretend_hosts`].
     pub fn on_large_machine(self) -> Self {
         let file = self.folder.path().join("online");
         std::fs::write(&file, "0-63\n").unwrap();
@@ -159,14 +158,14 @@ impl Trial {
         self.through(command)
     }
 
-    /// Gives it a limit, as `prlimit` takes it.
+    /// Sets a limit in the format of `prlimit`.
     pub fn with_limit(self, limit: &str) -> Self {
         let mut command = Command::new("prlimit");
         command.args([limit, "--"]);
         self.through(command)
     }
 
-    /// Lets no file that it writes become larger than so many blocks of 512 bytes.
+    /// Limits its files to this many blocks of 512 bytes.
     pub fn with_file_limit(self, blocks: u32) -> Self {
         let mut command = Command::new("sh");
         let script = "ulimit -f \"$0\" && exec \"$@\"";
@@ -174,9 +173,9 @@ impl Trial {
         self.through(command)
     }
 
-    /// Makes it the ranks of a process that starts them as torchrun's agent does, and waits for
-    /// them; what each ends with is in the files `code.0`, `code.1` and so on. Without
-    /// `TORCHELASTIC_RUN_ID` it is a script.
+    /// Starts it as `ranks` ranks from one process, like torchrun's agent, which waits for them.
+    /// The files `code.0`, `code.1` and so on get the exit codes. Without `TORCHELASTIC_RUN_ID`,
+    /// the parent is a script.
     pub fn by_agent(self, ranks: usize) -> Self {
         let script = r#"
             ranks=$0
@@ -193,7 +192,7 @@ impl Trial {
             .through(command)
     }
 
-    /// Gives it a parent whose program has this name.
+    /// Gives it a parent process with this program name.
     pub fn named_parent(self, name: &str) -> Self {
         let parent = self.folder.path().join(name);
         std::os::unix::fs::symlink("/bin/sh", &parent).unwrap();
@@ -202,7 +201,7 @@ impl Trial {
         self.through(command)
     }
 
-    /// Lets it have so many threads and processes, as a user who has no others; see
+    /// Limits its threads and processes, as for a user who has no others; see
     /// [`can_limit_threads`].
     pub fn with_thread_limit(self, threads: usize) -> Self {
         let folder = self.folder.path();
@@ -211,7 +210,7 @@ impl Trial {
         self.through(limited(threads))
     }
 
-    /// Has `command` run it, whose last arguments it becomes.
+    /// Runs it through `command`, as its last arguments.
     fn through(mut self, mut command: Command) -> Self {
         command.arg(self.command.get_program());
         command.args(self.command.get_args());
@@ -259,7 +258,7 @@ impl Trial {
     }
 }
 
-/// A command, to be completed, under another host name.
+/// Beginning of a command that runs under another host name.
 fn pretend(host: &str) -> Command {
     let script = "echo \"$0\" >/proc/sys/kernel/hostname && exec \"$@\"";
     let mut command = Command::new("unshare");
@@ -267,14 +266,14 @@ fn pretend(host: &str) -> Command {
     command
 }
 
-/// Whether processes can be given other host names, which takes a system administrator's rights.
+/// Whether other host names can be set for processes, which needs root.
 pub fn can_pretend_hosts() -> bool {
     let tried = pretend("node-a").args(["uname", "-n"]).output();
     tried.is_ok_and(|output| output.stdout == b"node-a\n")
 }
 
-/// A command, to be completed, as another user with so many threads and processes. What that one
-/// may read does not matter here.
+/// Beginning of a command that runs as another user with a thread limit. It keeps the right to
+/// read and write any file.
 fn limited(threads: usize) -> Command {
     let mut command = Command::new("setpriv");
     command
@@ -288,8 +287,7 @@ fn limited(threads: usize) -> Command {
     command
 }
 
-/// Whether threads can be limited, which takes a system administrator's rights: this user has
-/// others.
+/// Whether threads can be limited, which needs root: the limit counts all threads of a user.
 pub fn can_limit_threads() -> bool {
     let tried = limited(4).arg("true").output();
     tried.is_ok_and(|output| output.status.success())
@@ -304,7 +302,8 @@ fn read_all(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 impl Running {
-    /// Waits for the program to end, at most `limit`; then kills it and all its ranks, and fails.
+    /// Waits for the program to end within `limit`. Otherwise kills it and all its ranks, and
+    /// fails.
     pub fn wait(mut self, limit: Duration) -> Finished {
         let status = self.end(limit);
         let time = self.begin.elapsed();
@@ -337,12 +336,12 @@ impl Running {
         None
     }
 
-    /// Whether the process that was started has not ended.
+    /// Whether the started process is alive.
     pub fn goes_on(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// The process that was started; the launcher where there are ranks.
+    /// The started process: the launcher if it starts ranks.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
@@ -376,7 +375,7 @@ impl Running {
     }
 }
 
-/// Processes whose arguments name this folder. Zombies have no arguments.
+/// Processes with this folder in their arguments. Zombies have no arguments.
 pub fn processes_of(folder: &Path) -> Vec<Pid> {
     let marker = folder.as_os_str().as_encoded_bytes();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -390,7 +389,7 @@ pub fn processes_of(folder: &Path) -> Vec<Pid> {
         .collect()
 }
 
-/// The process of a rank whose arguments name this folder.
+/// The process of a rank with this folder in its arguments.
 #[track_caller]
 pub fn rank_of(folder: &Path, rank: usize) -> Pid {
     let variable = format!("RANK={rank}");
@@ -430,7 +429,7 @@ impl Finished {
         self
     }
 
-    /// No process of the run is left.
+    /// Asserts that no process of the run is left.
     #[track_caller]
     pub fn assert_nobody_left(&self) -> &Self {
         let left = processes_of(self.folder.path());
@@ -438,7 +437,7 @@ impl Finished {
         self
     }
 
-    /// Nothing was written.
+    /// Asserts that nothing was written.
     #[track_caller]
     pub fn assert_no_files(&self, but: &[&str]) -> &Self {
         let entries = std::fs::read_dir(self.folder.path()).unwrap();
@@ -454,12 +453,12 @@ impl Finished {
         self.folder.path().join(name)
     }
 
-    /// The objects of the run's `metrics.jsonl` that are of this kind.
+    /// The lines of this kind in the run's `metrics.jsonl`.
     pub fn metrics(&self, kind: &str) -> Vec<serde_json::Value> {
         self.metrics_in(&self.path("run"), kind)
     }
 
-    /// Those of the run in that folder.
+    /// The lines of this kind for the run in that folder.
     pub fn metrics_in(&self, run: &Path, kind: &str) -> Vec<serde_json::Value> {
         let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap();
         text.lines()
