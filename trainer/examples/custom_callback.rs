@@ -1,7 +1,7 @@
-//! Trains a model of one's own with the trainer's loop, and looks on with a callback.
+//! Trains the program's own model with the trainer's loop, and watches it with a callback.
 //!
-//! `cargo run --release --example custom_callback -- digits.toml runs/mine train.epochs=1`: the
-//! configuration, the run folder, and any number of settings.
+//! Run `cargo run --release --example custom_callback -- digits.toml runs/mine train.epochs=1`. The
+//! arguments are a configuration, a run folder and settings.
 
 use std::error::Error;
 
@@ -12,7 +12,7 @@ use trainer::run::metrics::TrainLine;
 use trainer::train::callback::{Action, Begin, Callback, CallbackError, EpochEnd};
 use trainer::{Summary, Trainer, prepare_process};
 
-/// Ends the run when the loss, smoothed over some steps, is low.
+/// Ends the run when the smoothed loss is low.
 struct UntilLossIs {
     target: f64,
     smoothed: Option<f64>,
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .run_dir(run_dir)
         .callback(callback)
         .run_model(|device, data| {
-            // Any type that implements `ImageClassifier` will do.
+            // Any type that implements `ImageClassifier` works.
             CnnConfig::new()
                 .with_classes(data.class_names().len())
                 .with_filters([8, 16])

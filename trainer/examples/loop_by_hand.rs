@@ -1,7 +1,8 @@
-//! Trains a CNN on several ranks with a loop of one's own.
+//! Trains a CNN on several ranks with a hand-written loop.
 //!
-//! Alone: `cargo run --release --example loop_by_hand`; on several ranks, start it as `torchrun`
-//! would, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and BURN_DIST_SECRET set.
+//! One rank: `cargo run --release --example loop_by_hand`. For several ranks, start each as
+//! `torchrun` does, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and
+//! BURN_DIST_SECRET set.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use models::CnnConfig;
 fn main() -> Result<(), Box<dyn Error>> {
     let world = World::from_env()?;
     let group = ProcessGroup::connect(&world)?;
-    // The other ranks are told at once why this one ends.
+    // Tells the other ranks at once why this one ends.
     train(&world, &group).inspect_err(|error| group.abort(&error.to_string()))
 }
 
@@ -35,7 +36,7 @@ fn train(world: &World, group: &ProcessGroup) -> Result<(), Box<dyn Error>> {
     let cross_entropy = CrossEntropyLossConfig::new().init(&device);
     for (step, batch) in (0..).zip(loader.iter(sampler.epoch(0))) {
         let batch = batch?;
-        // What dropout leaves out: another draw on every rank and in every step.
+        // Seeds dropout differently on every rank and in every step.
         device.seed(seed + (step * size + rank) as u64);
         let (n, shape) = (batch.labels.len(), batch.shape);
         let shape = [n, shape.channels, shape.height, shape.width];
@@ -43,7 +44,7 @@ fn train(world: &World, group: &ProcessGroup) -> Result<(), Box<dyn Error>> {
         let labels = Tensor::<1, Int>::from_data(TensorData::new(batch.labels, [n]), &device);
         let loss = cross_entropy.forward(parallel.model().forward(images), labels);
         let value = loss.clone().into_scalar::<f32>();
-        parallel.backward(loss)?; // gradients are averaged over the ranks meanwhile
+        parallel.backward(loss)?; // averages gradients over the ranks meanwhile
         parallel.step(1e-3)?;
         if world.is_main() {
             println!("loss {value:.4}");

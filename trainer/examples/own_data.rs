@@ -1,7 +1,7 @@
-//! Trains with the trainer's loop on images of one's own.
+//! Trains on the program's own images with the trainer's loop.
 //!
-//! `cargo run --release --example own_data -- digits.toml runs/mine train.epochs=1`: the
-//! configuration, the run folder, and any number of settings.
+//! Run `cargo run --release --example own_data -- digits.toml runs/mine train.epochs=1`. The
+//! arguments are a configuration, a run folder and settings.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use trainer::config::Loaded;
 use trainer::data::Splits;
 use trainer::{Trainer, prepare_process};
 
-/// Grey images with a bright bar, which stands or lies.
+/// Gray images with a bright bar, vertical or horizontal.
 struct Bars {
     len: usize,
-    /// So that no image of one set is in the other.
+    /// Index of the first image, so that the two sets share no image.
     first: usize,
     class_names: Vec<String>,
 }
@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         test: Bars::new(2048, 512),
     };
     let trainer = Trainer::new(&loaded, &world).run_dir(run_dir).data(splits);
-    // The model is the configuration's, for images and classes like these.
+    // The configured model, for images and classes like these.
     let summary = trainer.run()?;
     std::process::exit(summary.exit_code())
 }
