@@ -82,7 +82,7 @@ int main(int argc, char **argv) {
     int mine = correct(buffers, count, batch, 0, ranks), all;
     MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
 
-    /* How many samples fit the time, rewriting included; the slowest rank decides. */
+    /* Number of samples that fit the time, including the rewrite. The slowest rank decides. */
     double start = MPI_Wtime();
     for (long number = 1; number <= WARM_UP; number++) sample(buffers, count, batch, number, rank);
     double each = (MPI_Wtime() - start) / WARM_UP, slowest;

@@ -1,4 +1,4 @@
-//! `bench checkpoint`: what saving the state of a run costs the steps that go on meanwhile.
+//! `bench checkpoint`: the cost of background checkpoints for the steps that go on meanwhile.
 
 use std::path::PathBuf;
 
@@ -35,23 +35,23 @@ pub struct CheckpointArgs {
     json: Option<PathBuf>,
 }
 
-/// Images per second of one way to divide the work, with checkpoints and without.
+/// Images per second of one strategy, with and without checkpoints.
 #[derive(Debug, Serialize)]
 struct Row {
     #[serde(flatten)]
     setting: Setting,
-    /// Of each round, without checkpoints.
+    /// Per round, without checkpoints.
     without: Vec<f64>,
-    /// Of each round, with checkpoints.
+    /// Per round, with checkpoints.
     with: Vec<f64>,
-    /// Median over the rounds of the time that a step takes longer, as a share of its time.
+    /// Extra time of a step, as a fraction of its time: median over the rounds.
     overhead: Option<f64>,
 }
 
-/// Runs the sub-command.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When a training process fails or the results cannot be written.
+/// Fails if a training process fails or the results cannot be written.
 pub fn run(args: &CheckpointArgs) -> Result<(), BenchError> {
     report::check(args.json.as_deref())?;
     let processes = Processes::new(args.model, args.batch.into())?;

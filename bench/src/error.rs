@@ -1,10 +1,10 @@
-//! Why a benchmark ended without a result.
+//! Errors of benchmarks.
 
 use std::path::PathBuf;
 
 use burn_dist::buffer::WrongType;
 
-/// What went wrong, where, and what to do about it.
+/// Error of a benchmark.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// A result file could not be written.
@@ -12,7 +12,7 @@ pub enum BenchError {
     Write {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// A measurement could not be read back.
@@ -20,28 +20,28 @@ pub enum BenchError {
     Unread {
         /// The file.
         path: PathBuf,
-        /// The system's or the parser's reason.
+        /// Error of the system or the parser.
         source: std::io::Error,
     },
-    /// This program does not know where it is.
+    /// This program does not know its own path.
     #[error("cannot find this program's own file to start ranks from: {0}")]
     Myself(std::io::Error),
-    /// The temporary folder.
+    /// No temporary folder can be made.
     #[error("cannot make a temporary folder: {0}")]
     Folder(std::io::Error),
     /// Ranks could not be started.
     #[error(transparent)]
     Launch(#[from] burn_dist::launch::LaunchError),
-    /// So many ranks cannot be connected as they were to be.
+    /// The group of ranks does not use the requested transport.
     #[error(
         "{ranks} ranks can't be measured with --transport {transport}: they are connected by {found}"
     )]
     OtherTransport {
-        /// The transport asked for.
+        /// The requested transport.
         transport: &'static str,
-        /// How many ranks.
+        /// Number of ranks.
         ranks: usize,
-        /// What their group says that it uses.
+        /// The group's transport.
         found: &'static str,
     },
     /// A rank failed.
@@ -52,12 +52,12 @@ pub enum BenchError {
     Training {
         /// Its command line.
         command: String,
-        /// How it ended.
+        /// Exit status.
         status: std::process::ExitStatus,
-        /// The end of what it wrote.
+        /// The end of its output.
         output: String,
     },
-    /// PyTorch was to be measured, but nobody said where it is.
+    /// PyTorch was requested, but no Python given.
     #[error("no Python with PyTorch was named; use --torch")]
     NoTorch,
     /// The model could not be built.
@@ -72,10 +72,10 @@ pub enum BenchError {
     /// Images cannot be divided into batches.
     #[error(transparent)]
     Sampler(#[from] datasets::SamplerError),
-    /// An augmentation is none.
+    /// The augmentation is invalid.
     #[error(transparent)]
     Augment(#[from] datasets::ParseAugmentError),
-    /// The trainer does not take the configuration.
+    /// The trainer rejects the configuration.
     #[error(transparent)]
     Config(#[from] trainer::config::ConfigError),
     /// The trainer failed.
@@ -87,25 +87,25 @@ pub enum BenchError {
     /// A collective failed.
     #[error(transparent)]
     Group(#[from] burn_dist::Error),
-    /// There is no device to compute on.
+    /// No usable device.
     #[error(transparent)]
     Device(#[from] burn_dist::device::DeviceError),
-    /// Something about a GPU is not as it should be.
+    /// Parts of a GPU check failed.
     #[error("{bad} of the rows above are not as they should be")]
     Gpu {
-        /// How many.
+        /// Number of bad rows.
         bad: usize,
     },
-    /// Signals cannot be listened to.
+    /// The system refuses signal handlers.
     #[error("cannot listen to signals: {0}")]
     Signals(std::io::Error),
-    /// Somebody asked this program to end.
+    /// A signal stopped the check.
     #[error("stopped by a signal; what was found out before is in {}", path.display())]
     Stopped {
-        /// The results.
+        /// The results so far.
         path: PathBuf,
     },
-    /// A buffer was asked for as another type.
+    /// A buffer has another element type.
     #[error(transparent)]
     WrongType(#[from] WrongType),
 }

@@ -1,25 +1,25 @@
-//! Where and when something was measured: a figure without it means nothing.
+//! Machine and time of a measurement, which every result needs.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-/// What every result file says about its origin.
+/// Origin of a result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// UTC, `YYYY-MM-DDThh:mm:ssZ`.
     pub date: String,
     /// Name of the host.
     pub host: String,
-    /// Model of its processor.
+    /// CPU model.
     pub cpu: String,
-    /// Processors that this process may use.
+    /// CPUs that this process may use.
     pub cpus: usize,
 }
 
 impl Machine {
-    /// This machine, now.
+    /// Describes this machine, now.
     pub fn here() -> Self {
         Self {
             date: date(
@@ -49,7 +49,7 @@ fn cpu_model() -> Option<String> {
     line.split_once(':').map(|(_, name)| name.trim().to_owned())
 }
 
-/// UTC date and time of a moment after the epoch.
+/// UTC date and time from the time since the Unix epoch.
 fn date(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let (mut days, second) = (seconds / 86_400, seconds % 86_400);

@@ -57,9 +57,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // As the trainer does, so that the loop without it is measured under the same conditions.
+    // As in the trainer, so that the loop without it runs under the same conditions.
     trainer::system::allocator::keep_freed_memory();
-    // That does so when it knows how many ranks there are.
+    // The trainer does so itself, once it knows the number of ranks.
     if !matches!(cli.command, Command::Trainer { .. }) {
         trainer::system::threads::join_pool(1);
     }

@@ -1,4 +1,4 @@
-//! The programs in the documentation, which are compiled with the tests: this package has all the
-//! crates that they use.
+//! Compiles the programs in the documentation with the tests: this package depends on all crates
+//! that they use.
 #![cfg_attr(doctest, doc = include_str!("../../README.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../docs/library.md"))]

@@ -1,8 +1,8 @@
-//! How far apart the processors are right now.
+//! Measures the distance of the CPUs right now.
 //!
-//! Virtual processors move between chip dies, and then everything that two ranks share becomes
-//! several times slower or faster. The time that a cache line takes to travel from one thread to
-//! another and back tells the states apart, so that figures of different states are not compared.
+//! Virtual CPUs move between chip dies, which makes everything that two ranks share several times
+//! slower or faster. The round trip of a cache line between two threads tells the states apart.
+//! Results of different states must not be compared.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,15 +13,16 @@ use crate::stats;
 
 const ROUNDS: u32 = 500;
 const SAMPLES: usize = 20;
-/// Looks at the line after which a partner that the kernel does not run is given up.
+/// Polls of the line before giving up on a partner that the kernel does not schedule.
 const PATIENCE: u32 = 200_000;
 
-/// The one word that both threads write, alone in its pair of cache lines.
+/// The word that both threads write, alone in its pair of cache lines.
 #[repr(align(128))]
 struct Line(AtomicU32);
 
-/// Nanoseconds that a cache line takes from one thread to another, one way; the best of a few
-/// samples. `None` on a machine with one processor or when the other thread was not run.
+/// One-way time of a cache line between two threads in nanoseconds, the best of a few samples.
+///
+/// `None` with one CPU or if the other thread was not scheduled.
 pub fn ping_pong_ns() -> Option<f64> {
     if thread::available_parallelism().map_or(1, usize::from) < 2 {
         return None;

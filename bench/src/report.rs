@@ -10,29 +10,29 @@ use tempfile::NamedTempFile;
 use crate::error::BenchError;
 use crate::machine::Machine;
 
-/// Where results go that nobody gave a file for.
+/// Default folder of results.
 const FOLDER: &str = "results";
 
-/// A benchmark's results and where they come from.
+/// Results of a benchmark and their origin.
 #[derive(Debug, Serialize)]
 pub struct Report<R> {
-    /// Sub-command that measured them.
+    /// Name of the subcommand.
     pub benchmark: &'static str,
-    /// Where and when.
+    /// Machine and time.
     #[serde(flatten)]
     pub machine: Machine,
     /// The whole command line.
     pub command: String,
-    /// World sizes that were measured.
+    /// World sizes measured.
     pub world: Vec<usize>,
-    /// How it was measured, in one sentence per rule.
+    /// Rules of the measurement, one sentence each.
     pub protocol: Vec<String>,
     /// What came out.
     pub results: R,
 }
 
 impl<R: Serialize> Report<R> {
-    /// A report of this command line on this machine.
+    /// Makes a report of this command line on this machine.
     pub fn new(
         benchmark: &'static str,
         world: Vec<usize>,
@@ -52,11 +52,12 @@ impl<R: Serialize> Report<R> {
         }
     }
 
-    /// Writes the report to `path`, or to a file of its own in `results/` where the user stands,
-    /// and returns where it is.
+    /// Writes the report to `path`, or to a new file in `results/` of the current folder.
+    ///
+    /// Returns its path.
     ///
     /// # Errors
-    /// When the folder or file cannot be written; a file that was there before is then unchanged.
+    /// Fails if the folder or file cannot be written; an existing file is then unchanged.
     pub fn write(&self, path: Option<&Path>) -> Result<PathBuf, BenchError> {
         match path {
             Some(path) => write(path, self).map(|()| path.to_owned()),
@@ -64,7 +65,7 @@ impl<R: Serialize> Report<R> {
         }
     }
 
-    /// Writes into a file that was not there: two reports may be of the same second.
+    /// Writes into a new file: two reports may be of the same second.
     fn write_new(&self, folder: &Path) -> Result<PathBuf, BenchError> {
         let moment = self.machine.date.replace([':', '-'], "");
         let name = format!("{}-{moment}", self.benchmark);
@@ -82,10 +83,10 @@ impl<R: Serialize> Report<R> {
     }
 }
 
-/// Finds out whether [`Report::write`] will be able to write, before anything is measured.
+/// Checks that [`Report::write`] can write, before anything is measured.
 ///
 /// # Errors
-/// When it will not.
+/// Fails if it cannot.
 pub fn check(path: Option<&Path>) -> Result<(), BenchError> {
     let Some(path) = path else {
         return temporary(&Path::new(FOLDER).join("report.json"), &()).map(drop);
@@ -96,10 +97,10 @@ pub fn check(path: Option<&Path>) -> Result<(), BenchError> {
     temporary(path, &()).map(drop)
 }
 
-/// Writes a value as JSON into a new file that takes the place of `path`; makes its folder.
+/// Writes a value as JSON, and replaces the file at `path` atomically. Makes its folder.
 ///
 /// # Errors
-/// When the folder or file cannot be written; a file that was there before is then unchanged.
+/// Fails if the folder or file cannot be written; an existing file is then unchanged.
 pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), BenchError> {
     let file = temporary(path, value)?;
     file.persist(path)
@@ -107,7 +108,7 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// A file in the folder of `path`, which it makes, that holds the value.
+/// A temporary file with the value, in the folder of `path`, which it makes.
 fn temporary<T: Serialize>(path: &Path, value: &T) -> Result<NamedTempFile, BenchError> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -126,10 +127,10 @@ fn failed(path: &Path, source: std::io::Error) -> BenchError {
     }
 }
 
-/// Reads back what another process of this program wrote.
+/// Reads the result of another process of this program.
 ///
 /// # Errors
-/// When the file is not there or holds something else.
+/// Fails if the file is missing or has other contents.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, BenchError> {
     let failed = |source| BenchError::Unread {
         path: path.to_owned(),

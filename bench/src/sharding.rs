@@ -1,4 +1,4 @@
-//! `bench sharding`: what each strategy takes of memory and time.
+//! `bench sharding`: memory and time of each strategy.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::training::{Loop, Setting};
 
 const MIB: f64 = 1048576.0;
 
-/// PyTorch's ways, by the names that its script knows.
+/// PyTorch's strategies, by the names in its script.
 const TORCH: [&str; 3] = ["ddp", "zero-1", "fsdp2"];
 
 /// Memory of each rank, and seconds of a step, under each strategy.
@@ -58,22 +58,21 @@ struct Row {
     ranks: usize,
     by: Loop,
     strategy: &'static str,
-    /// Of each round: the most that a rank had resident, and how much of it came after the start.
+    /// Per round: the largest peak resident memory of a rank, and the part of it after the start.
     peak_mib: Vec<f64>,
     above_start_mib: Vec<f64>,
     /// Parameters, gradients and optimizer state by the formula.
     formula_mib: Option<f64>,
     /// Median of each round.
     step_seconds: Vec<f64>,
-    /// Median over the rounds of the time of a step, as a multiple of that of the same program's
-    /// DDP.
+    /// Time of a step as a multiple of the same program's DDP: median over the rounds.
     times_ddp: Option<f64>,
 }
 
-/// Runs the sub-command.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When a training process fails or the results cannot be written.
+/// Fails if a training process fails or the results cannot be written.
 pub fn run(args: &ShardingArgs) -> Result<(), BenchError> {
     report::check(args.json.as_deref())?;
     let processes = Processes::new(args.model, args.batch.into())?.torch(args.torch.as_deref())?;
@@ -196,7 +195,7 @@ impl Row {
     }
 }
 
-/// The settings of the trainer under a strategy.
+/// The trainer's settings for a strategy.
 fn sets(strategy: &str, more: &[String]) -> Vec<String> {
     let strategy = format!("parallel.strategy={strategy}");
     std::iter::once(strategy)

@@ -1,4 +1,4 @@
-//! Sizes in bytes as people write them: `64KiB`, `25MiB`, `1024`.
+//! Sizes in bytes in human-readable form: `64KiB`, `25MiB`, `1024`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,7 @@ use serde::Serialize;
 
 const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
-/// Largest size that a benchmark takes: MPI counts elements in a C `int`, and nobody sends more in
-/// one bucket.
+/// Maximum size. MPI counts elements in a C `int`, and buckets are smaller.
 const MAX: u64 = 2 << 30;
 
 /// A number of bytes that holds whole `f32` elements.
@@ -22,13 +21,13 @@ impl Size {
         self.0
     }
 
-    /// How many `f32` elements fit.
+    /// Number of `f32` elements that fit.
     pub fn elements(self) -> usize {
         (self.0 / 4) as usize
     }
 }
 
-/// Why a size was refused.
+/// Error of a size.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SizeError {
     /// Not a number with an optional unit.
@@ -36,7 +35,7 @@ pub enum SizeError {
         "`{0}` is not a size: write a whole number with KiB, MiB, GiB or nothing for bytes, e.g. 64KiB"
     )]
     Unreadable(String),
-    /// Not a whole number of elements, or out of range.
+    /// No multiple of an element, or out of range.
     #[error("{0} bytes is no size to measure: it must be a multiple of 4 from 4 bytes to 2 GiB")]
     OutOfRange(u64),
 }

@@ -1,11 +1,11 @@
-//! The two numbers every benchmark reports of a list of timings.
+//! Best and median of a list of timings, which every benchmark reports.
 
-/// Smallest value; `None` of nothing.
+/// Smallest value. `None` for an empty list.
 pub fn best(values: &[f64]) -> Option<f64> {
     values.iter().copied().min_by(f64::total_cmp)
 }
 
-/// Middle value, the mean of both middle ones for an even count; `None` of nothing.
+/// Median: the middle value, or the mean of the two middle ones. `None` for an empty list.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! Plain tables for the terminal: words to the left, numbers to the right.
+//! Plain tables for the terminal, with text on the left and numbers on the right.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with these columns.
+    /// Makes an empty table with these columns.
     pub fn new(header: impl Into<Vec<&'static str>>) -> Self {
         Self {
             header: header.into(),
@@ -18,7 +18,7 @@ impl Table {
         }
     }
 
-    /// Adds a row; it should have a cell for each column.
+    /// Adds a row, which should have a cell for each column.
     pub fn row(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into());
     }
@@ -39,7 +39,7 @@ impl Table {
     }
 }
 
-/// Whether a cell is a number, perhaps with its unit, rather than words.
+/// Whether a cell is a number, with or without a unit.
 fn is_number(cell: &str) -> bool {
     let digit_first = cell.starts_with(|first: char| first.is_ascii_digit());
     (digit_first && !cell.contains(' ')) || cell == "-"
@@ -61,7 +61,7 @@ impl fmt::Display for Table {
                 .collect();
             padded.join("  ").trim_end().to_owned()
         };
-        // A heading stands over its numbers.
+        // Aligns a heading with its numbers.
         let first = self.rows.first();
         let over_number = |column: usize| {
             first
@@ -85,7 +85,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A number with about three significant digits, `-` where there is none.
+/// A number with about three significant digits, or `-` if there is none.
 pub fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),

@@ -1,5 +1,5 @@
-//! `tools/gpu-lab/gpu-check.sh` where there is no GPU: what it leaves when it is ended, and what of
-//! CUDA it takes.
+//! `tools/gpu-lab/gpu-check.sh` on a machine without a GPU: the files that it leaves after a
+//! signal, and the parts of CUDA that it selects.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/gpu-lab");
 
-/// Makes a program of a shell's text.
+/// Makes a shell script executable at `path`.
 fn program(path: &Path, text: &str) {
     write(path, &format!("#!/bin/sh\n{text}"));
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a program");
@@ -44,7 +44,7 @@ fn started(script: &Path, folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Waits until `done` gives something.
+/// Waits until `done` returns a value.
 fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -67,7 +67,7 @@ fn rows(json: &Path) -> Vec<Value> {
     report["results"].as_array().cloned().unwrap_or_default()
 }
 
-/// A Python that knows what PyTorch would say in bf16, and takes long in f32.
+/// A fake Python that has PyTorch's results in bf16, and takes long in f32.
 const PYTHON: &str = r#"
 [ "$1" != -c ] || exit 0
 echo "$*" >>arguments
@@ -113,7 +113,7 @@ fn a_check_that_is_ended_leaves_what_it_has_found_out() {
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(table.contains("speed"), "{table}");
 
-    // Both train with the same images, and nothing is left elsewhere.
+    // Both train on the same images, and no other files are left.
     let images = found[0]["values"]["images"].as_u64().expect("a number");
     let told = fs::read_to_string(at("arguments")).expect("arguments");
     assert!(told.contains(&format!("--images {images} ")), "{told}");
@@ -150,7 +150,7 @@ fn the_seconds_to_the_first_step_are_those_of_a_process() {
     assert!(seconds > 0.0 && seconds < took, "{seconds} of {took}");
 }
 
-/// A Python that knows what PyTorch would say, and leaves what it was asked for.
+/// A fake Python that has PyTorch's results, and records its arguments.
 const ASKED: &str = r#"
 [ "$1" != -c ] || exit 0
 shift
@@ -163,7 +163,7 @@ fn a_lease_compiles_the_models_of_the_next_parts_in_pytorch_beside_what_is_not_t
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     program(&at("python"), ASKED);
-    // In place of ours: nothing is trained.
+    // Replaces our program, so that nothing is trained.
     program(&at("bench"), "echo \"ours: $*\" >>\"$ASKED\"\n");
     let script = Path::new(SCRIPTS).join("gpu-lease.sh");
     let parts = ["out", "60", "bf16", "wide", "vits", "memory", "resnet"];
@@ -239,7 +239,7 @@ fn a_lease_brings_back_what_was_known_before_its_end() {
     assert!(!at("back/kernels").exists() && !at("back/found").exists());
 }
 
-/// A packed file's folder with two versions of CUDA, and programs that say what they are given.
+/// The folder of a packed file, with two versions of CUDA, and programs that print their arguments.
 fn packed(folder: &Path, driver: &str) -> PathBuf {
     for name in ["gpu-check.sh", "gpu-libraries.sh"] {
         let to = folder.join("tools/gpu-lab").join(name);
@@ -298,7 +298,7 @@ fn nvrtc_and_headers_fit_the_driver_and_are_not_pytorchs() {
         assert!(said.contains(&line), "{said}");
         let told = String::from_utf8_lossy(&output.stdout);
         let (ours, python) = told.split_once('\n').expect("two lines");
-        // Compiled kernels are kept, together with those that were packed.
+        // Compiled kernels are kept, together with the packed ones.
         let kept = folder.path().join("kernels/nvrtc");
         assert!(ours.contains(&format!(":/theirs:{taken}/lib")), "{ours}");
         let end = format!(" {taken} {}", kept.display());
@@ -308,13 +308,13 @@ fn nvrtc_and_headers_fit_the_driver_and_are_not_pytorchs() {
     }
 }
 
-/// Kernels are kept by the library that has compiled them: an equal version of another build would
-/// compile them again.
+/// Kernels are cached per build of NVRTC: another build of the same version would compile them
+/// again.
 #[test]
 fn the_nvrtc_that_has_compiled_the_packed_kernels_is_taken() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = packed(folder.path(), "99.0");
-    // Found first, and as good by its version.
+    // Found first, and equal by its version.
     let theirs = folder.path().join("theirs");
     write(&theirs.join("libnvrtc.so.98"), "another build");
     write(&theirs.join("libnvrtc-builtins.so.98.7"), "");

@@ -1,5 +1,5 @@
-//! The sub-commands as a user runs them, with little work: what they measure is right, complete and
-//! written down. How fast it was is not looked at.
+//! The subcommands with little work: their measurements are correct, complete and written. Speed is
+//! not checked.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -68,7 +68,7 @@ fn collectives_fill_a_row_for_each_case() {
         );
     }
     let rows = list(&report, "results");
-    // 2 world sizes × 2 sizes × 2 transports × 3 ways to call.
+    // 2 world sizes × 2 sizes × 2 transports × 3 calls.
     assert_eq!(rows.len(), 24);
     for row in rows {
         let (best, median) = (row["best_us"].as_f64(), row["median_us"].as_f64());
@@ -102,7 +102,7 @@ fn mpi_stands_beside_ours() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!errors.contains("NOT COMPARED"), "{errors}");
     let rows = list(&report, "results");
-    // 2 sizes × (3 ways to call + MPI).
+    // 2 sizes × (3 calls + MPI).
     assert_eq!(rows.len(), 8);
     for row in rows {
         assert!(row["times_mpi_median"].as_f64() > Some(0.0), "{row}");
@@ -174,7 +174,7 @@ fn training_compares_ranks_threads_and_the_bare_loop() {
     }
 }
 
-/// Ranks and the processes that measure are this program too, and have to know what they are.
+/// Ranks and measuring processes are this program, too, and must know their role.
 #[test]
 fn the_trainer_is_in_it() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -286,7 +286,7 @@ fn the_loader_is_measured_with_every_augmentation() {
         }
         assert!(row["scaling"].as_f64().is_some_and(|ratio| ratio > 0.0));
     }
-    // What is missing for the comparison is said, and the rest is measured without it.
+    // A missing comparison is reported, and the rest is measured without it.
     assert_eq!(report["results"]["compared"], serde_json::json!({}));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("/nowhere/python"), "{errors}");

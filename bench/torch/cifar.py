@@ -59,7 +59,7 @@ def main():
     folder = args.data / "cifar-100-binary"
     images, labels = load(folder / "train.bin", device)
     test_images, test_labels = load(folder / "test.bin", device)
-    # Of the whole training set, as the trainer's.
+    # Mean of the whole training set, as in the trainer.
     mean = torch.tensor([0.5071, 0.4865, 0.4409], device=device)[:, None, None]
     std = torch.tensor([0.2673, 0.2564, 0.2762], device=device)[:, None, None]
 

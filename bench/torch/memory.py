@@ -1,5 +1,5 @@
-"""What PyTorch's tensors take at most while it trains the models of train.py, without a GPU: with fake tensors,
-which have sizes and no numbers. A lower bound of what a GPU shows: allocators take more, and cuDNN has workspaces.
+"""Peak memory of PyTorch's tensors while it trains the models of train.py, without a GPU: fake tensors have
+sizes, but no values. A lower bound for a GPU, whose allocator takes more and whose cuDNN needs workspaces.
 
     python3 bench/torch/memory.py --recipe olivia --precision bf16 --batch 256
 """
@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from train import PRECISIONS, RECIPES
 
-# What CUDA's allocations are multiples of.
+# Granularity of CUDA's allocations, in bytes.
 GRAIN = 512
 
 
 class Watch(TorchDispatchMode):
-    """Counts the bytes of all storages that live, which no two tensors that share one count twice."""
+    """Counts the bytes of all live storages. Tensors that share one count once."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +62,7 @@ def main():
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         data = torch.randint(0, 256, (args.images, 3, side, side), dtype=torch.uint8)
         labels = torch.arange(args.images) % 100
-        # State of the optimizer is there from the second step on.
+        # The optimizer's state exists from the second step on.
         for _ in range(3):
             picked = torch.randint(0, len(data), (args.batch,))
             images = data[picked].float().div_(127.5).sub_(1)

@@ -1,5 +1,5 @@
-"""Images per second that PyTorch trains on one GPU: the same models, batches and number formats as
-`bench gpu`, synthetic images that lie on the device, SGD with momentum.
+"""Images per second of PyTorch on one GPU: the models, batches and number formats of `bench gpu`,
+synthetic images on the device, SGD with momentum.
 
     python3 bench/torch/train.py --recipe olivia --precision bf16 --batch 256 --steps 50
 
@@ -92,7 +92,7 @@ def main():
         return start_reading(loss.detach())
 
     def start_reading(loss):
-        """Copies the loss behind the step; gives what waits for it."""
+        """Starts to copy the loss after the step. Returns a function that waits for it."""
         if device.type != "cuda":
             return loss.item
         host = torch.empty((), pin_memory=True)
@@ -111,7 +111,7 @@ def main():
     before = None
     for number in range(args.warm_up + args.steps):
         if device.type == "cuda" and number == args.warm_up // 2:
-            # What cuDNN took to try its algorithms is not what a training takes.
+            # Excludes the memory in which cuDNN tried its algorithms.
             wait()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()

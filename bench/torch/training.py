@@ -36,7 +36,7 @@ class Cnn(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """Normalised before it is convolved."""
+    """A residual block with normalization before each convolution."""
 
     def __init__(self, channels, out, stride):
         super().__init__()
@@ -69,7 +69,7 @@ class WideResNet(nn.Module):
 
 
 class VitBlock(nn.Module):
-    """Attention and a two-layer network."""
+    """Attention and an MLP of two layers."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -123,7 +123,7 @@ def optimizer_for(name, parameters):
 
 
 def sharded(model, args):
-    """The model on all ranks, and its optimizer, as the strategy says."""
+    """The model and its optimizer, distributed by the strategy."""
     if args.strategy == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -143,7 +143,7 @@ def sharded(model, args):
 
 
 def resident(name):
-    """MiB of this process, as the system says."""
+    """Memory of this process in MiB, by a key of /proc/self/status."""
     with open("/proc/self/status", encoding="utf-8") as file:
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith(name))
 

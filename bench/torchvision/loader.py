@@ -20,7 +20,7 @@ PADDING = 4
 
 
 class Images(Dataset):
-    """Images of bytes that become PIL images one by one, like torchvision's CIFAR."""
+    """Images as bytes, turned into PIL images one by one, as in torchvision's CIFAR."""
 
     def __init__(self, count):
         generator = np.random.default_rng(1)
@@ -42,7 +42,7 @@ class Images(Dataset):
 
 
 def rate(seconds, epoch):
-    """Images per second of `epoch()`, which returns their number, after one that is not counted."""
+    """Images per second of `epoch()`, which returns their number. One epoch is not counted."""
     epoch()
     start, images = time.perf_counter(), 0
     while True:

@@ -1,4 +1,4 @@
-//! `bench collectives`: all-reduce over both transports and both kinds of memory, and against MPI.
+//! `bench collectives`: all-reduce over each transport and kind of memory, and compared with MPI.
 
 pub mod rank;
 
@@ -57,7 +57,7 @@ impl Transport {
         matches!(self, Self::Mpi | Self::MpiCollectives)
     }
 
-    /// What a group that uses it calls it.
+    /// The transport's name in a group.
     fn connects_by(self) -> &'static str {
         match self {
             Self::Shm => "shm",
@@ -67,7 +67,7 @@ impl Transport {
         }
     }
 
-    /// How a group of `ranks` that uses it is connected.
+    /// Options of a group of `ranks` with this transport.
     fn options(self, ranks: usize) -> GroupOptions {
         let (transport, algorithm) = match self {
             Self::Shm => (TransportKind::Shm, Algorithm::Auto),
@@ -87,7 +87,7 @@ impl Transport {
     }
 }
 
-/// How our all-reduce is called, which also decides what memory it works on.
+/// Calls of our all-reduce. They also decide its kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Call {
@@ -153,10 +153,13 @@ fn seconds(text: &str) -> Result<f64, String> {
 struct Row {
     ranks: usize,
     bytes: Size,
-    /// As for `--transport`; `mpi-program` is the C program.
+    /// As in `--transport`; `mpi-program` is the C program.
     transport: &'static str,
-    /// `registered`: a bucket of the group, reduced on the caller's thread; `registered, by
-    /// handle`: the same through the progress thread; `private`: a slice of the caller's own.
+    /// Kind of memory.
+    ///
+    /// `registered` is a bucket of the group, reduced on the caller's thread. `registered, by
+    /// handle` is the same through the progress thread. `private` is a slice of the caller's own
+    /// memory.
     memory: &'static str,
     samples: usize,
     best_us: Option<f64>,
@@ -165,17 +168,17 @@ struct Row {
     median_bus_gb_s: Option<f64>,
     times_mpi_best: Option<f64>,
     times_mpi_median: Option<f64>,
-    /// Median of each round, to be read beside `ping_pong_ns`.
+    /// Median of each round, to compare with `ping_pong_ns`.
     round_medians_us: Vec<f64>,
-    /// One-way travel time of a cache line before each round: which state the machine was in.
+    /// One-way time of a cache line before each round, which tells the state of the machine.
     ping_pong_ns: Vec<Option<f64>>,
 }
 
-/// Runs the sub-command.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When our own ranks fail, a sum is wrong or the results cannot be written. A missing MPI is named
-/// and left out.
+/// Fails if a rank fails, a sum is wrong or the results cannot be written. A missing MPI is
+/// reported and skipped.
 pub fn run(args: &CollectivesArgs) -> Result<(), BenchError> {
     report::check(args.json.as_deref())?;
     let ours = Ours::new()?;
@@ -212,14 +215,14 @@ fn found_mpi() -> Option<Mpi> {
     }
 }
 
-/// One world size and one buffer size.
+/// A world size and a buffer size.
 struct Case {
     ranks: usize,
     protocol: Protocol,
     rounds: usize,
 }
 
-/// What one implementation gave, a measurement for each round.
+/// Results of one implementation, a measurement per round.
 struct Series {
     transport: &'static str,
     memory: &'static str,
@@ -329,7 +332,7 @@ impl Case {
         }
     }
 
-    /// Bytes that bus bandwidth counts for one all-reduce.
+    /// Bytes of one all-reduce for the bus bandwidth.
     fn bus_bytes(&self) -> f64 {
         let ranks = self.ranks as f64;
         2.0 * (ranks - 1.0) / ranks * self.protocol.size.bytes() as f64

@@ -1,5 +1,5 @@
-//! OpenMPI's all-reduce over shared memory, for comparison: a small C program that is compiled here
-//! and started by `mpirun`.
+//! Open MPI's all-reduce over shared memory, for comparison. A small C program, compiled here and
+//! started by `mpirun`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -8,19 +8,19 @@ use std::process::{Command, Output, Stdio};
 use super::protocol::{Measurement, Protocol};
 
 const SOURCE: &str = include_str!("../../mpi/allreduce.c");
-/// Seconds after which `mpirun` ends a run by itself.
+/// Time limit of `mpirun`, in seconds.
 const LIMIT_SECONDS: u32 = 120;
 
-/// The compiled program, in a temporary folder that goes with this value.
+/// The compiled program, in a temporary folder that is removed on drop.
 #[derive(Debug)]
 pub struct Mpi {
     program: PathBuf,
-    /// What `mpirun --version` calls itself.
+    /// Version line of `mpirun --version`.
     pub version: String,
     _folder: tempfile::TempDir,
 }
 
-/// Why there is no comparison, or none for this row.
+/// Error of a comparison, or of one row.
 #[derive(Debug, thiserror::Error)]
 pub enum MpiError {
     /// A program is missing or cannot be started.
@@ -30,10 +30,10 @@ pub enum MpiError {
     Missing {
         /// Its name.
         program: &'static str,
-        /// The system's reason.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// Another MPI, whose options are different.
+    /// Another MPI, whose options differ.
     #[error("`mpirun` is not Open MPI's but says `{0}`")]
     OtherMpi(String),
     /// A program failed.
@@ -43,10 +43,10 @@ pub enum MpiError {
         program: &'static str,
         /// Exit status.
         status: std::process::ExitStatus,
-        /// The end of what it wrote on standard error.
+        /// The end of its standard error.
         stderr: String,
     },
-    /// The program ran and printed something else than one measurement.
+    /// The program printed no valid measurement.
     #[error("the MPI program printed no measurement but `{0}`")]
     Unreadable(String),
     /// The temporary folder.
@@ -58,7 +58,7 @@ impl Mpi {
     /// Compiles the program.
     ///
     /// # Errors
-    /// When `mpicc` or Open MPI's `mpirun` is not there, or the program does not compile.
+    /// Fails if `mpicc` or Open MPI's `mpirun` is missing, or the program does not compile.
     pub fn compile() -> Result<Self, MpiError> {
         let version = output("mpirun", Command::new("mpirun").arg("--version"))?;
         let version = String::from_utf8_lossy(&version.stdout)
@@ -94,7 +94,7 @@ impl Mpi {
     /// Runs one measurement with `ranks` ranks over shared memory.
     ///
     /// # Errors
-    /// When `mpirun` fails or takes more than two minutes.
+    /// Fails if `mpirun` fails or takes more than two minutes.
     pub fn measure(&self, ranks: usize, protocol: &Protocol) -> Result<Measurement, MpiError> {
         let mut command = Command::new("mpirun");
         command

@@ -1,4 +1,4 @@
-//! Our side of the comparison: starts ranks of this same program and collects what they measured.
+//! Our side of the comparison: starts ranks of this program and collects their measurements.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::protocol::Protocol;
 use super::rank::{Measured, RANK_COMMAND};
 use crate::error::BenchError;
 
-/// Where ranks are started from and leave their results.
+/// Starts ranks and reads their results.
 #[derive(Debug)]
 pub struct Ours {
     program: PathBuf,
@@ -19,8 +19,10 @@ pub struct Ours {
 }
 
 impl Ours {
+    /// Finds this program and makes a temporary folder.
+    ///
     /// # Errors
-    /// When this program's own file is not known or there is no temporary folder.
+    /// Fails if this program's own file is unknown or no temporary folder can be made.
     pub fn new() -> Result<Self, BenchError> {
         let program = std::env::current_exe().map_err(BenchError::Myself)?;
         let folder = tempfile::tempdir().map_err(BenchError::Folder)?;
@@ -30,7 +32,7 @@ impl Ours {
     /// Runs one measurement of each kind with `ranks` ranks.
     ///
     /// # Errors
-    /// When a rank fails or leaves no result.
+    /// Fails if a rank fails or leaves no result.
     pub fn measure(
         &self,
         ranks: usize,
@@ -65,8 +67,8 @@ impl Ours {
         }
     }
 
-    /// With the environment in which Open MPI takes root and more ranks than processors; other
-    /// libraries do not look at it.
+    /// Runs under `mpirun`, in an environment in which Open MPI accepts root and more ranks than
+    /// CPUs. Other libraries ignore it.
     fn run_by_mpi(&self, ranks: usize, args: &[OsString]) -> Result<(), BenchError> {
         let status = Command::new("mpirun")
             .arg("-n")

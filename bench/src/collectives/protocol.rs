@@ -1,11 +1,11 @@
-//! How one all-reduce is measured, the same for our ranks and for MPI's.
+//! Protocol of an all-reduce measurement, the same for our ranks and for MPI's.
 
 use serde::{Deserialize, Serialize};
 
 use crate::size::Size;
 use crate::stats;
 
-/// Samples taken before the measurement; they also tell how many fit the time.
+/// Samples before the measurement. They also tell how many fit the time.
 pub const WARM_UP: usize = 3;
 const LEAST_SAMPLES: usize = 5;
 const MOST_SAMPLES: usize = 2_000;
@@ -63,14 +63,14 @@ impl Protocol {
         ]
     }
 
-    /// How many samples fit when one takes `each` seconds.
+    /// Number of samples that fit, if one takes `each` seconds.
     pub fn samples(&self, each: f64) -> usize {
         // A float-to-integer cast saturates, so a tiny `each` gives `most`.
         let fitting = (self.seconds / each.max(1e-9)) as usize;
         fitting.clamp(self.least, self.most.max(self.least))
     }
 
-    /// The arguments of the MPI program; it takes them in this order.
+    /// Arguments of the MPI program, in its order.
     pub fn positional(&self) -> [String; 5] {
         [
             self.size.bytes().to_string(),
@@ -81,7 +81,7 @@ impl Protocol {
         ]
     }
 
-    /// The arguments by name, for our own ranks.
+    /// Arguments by name, for our own ranks.
     pub fn named(&self) -> Vec<String> {
         let names = ["--size", "--batch", "--least", "--most", "--seconds"];
         let pairs = names.into_iter().zip(self.positional());
@@ -91,16 +91,16 @@ impl Protocol {
     }
 }
 
-/// What the first rank of one run reports.
+/// Report of the first rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// World size.
     pub ranks: usize,
     /// Bytes of one buffer.
     pub bytes: u64,
-    /// Whether every element of the first sample was the exact sum, on every rank.
+    /// Whether every element of the first sample was the exact sum on every rank.
     pub correct: bool,
-    /// Seconds of one operation, for each sample.
+    /// Seconds of one operation, per sample.
     pub seconds: Vec<f64>,
 }
 
@@ -116,8 +116,9 @@ impl Measurement {
     }
 }
 
-/// Element `index` of what `rank` puts into sample `sample`: whole numbers so small that every sum
-/// over ranks is exact in `f32`, in any order.
+/// Element `index` of `rank` in sample `sample`.
+///
+/// An integer so small that every sum over ranks is exact in `f32`, in any order.
 pub fn value(index: usize, sample: usize, rank: usize) -> f32 {
     (index % 61 + sample % 17 + rank) as f32
 }

@@ -1,4 +1,4 @@
-//! One rank of a measurement, in a process of its own that the benchmark starts.
+//! One rank of a measurement, in a process of its own.
 //!
 //! `bench/mpi/allreduce.c` does the same with MPI: keep the two in step.
 
@@ -15,7 +15,7 @@ use super::{Call, Transport};
 use crate::error::BenchError;
 use crate::report;
 
-/// Name of the hidden sub-command by which this program starts itself as a rank.
+/// Name of the hidden subcommand that runs a rank.
 pub const RANK_COMMAND: &str = "collectives-rank";
 
 /// Arguments of the hidden sub-command.
@@ -31,19 +31,19 @@ pub struct RankArgs {
     out: PathBuf,
 }
 
-/// What rank 0 leaves, a list of these: one measurement for each way to call an all-reduce.
+/// A measurement of one call. Rank 0 leaves a list of these.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Measured {
-    /// The way.
+    /// The call of the all-reduce.
     pub call: Call,
-    /// What came out.
+    /// Its measurement.
     pub measurement: Measurement,
 }
 
-/// Measures as one rank of the world that the environment describes.
+/// Measures as one rank of the world in the environment.
 ///
 /// # Errors
-/// When the ranks do not find each other, a collective fails, or the result cannot be written.
+/// Fails if the ranks do not connect, a collective fails, or the result cannot be written.
 pub fn run(args: &RankArgs) -> Result<(), BenchError> {
     let world = World::from_env()?;
     let options = args.transport.options(world.size());
@@ -72,7 +72,7 @@ pub fn run(args: &RankArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The buffers of one sample and the way they are reduced.
+/// Buffers of one sample, and the call that reduces them.
 trait Side: Sized {
     fn new(group: &ProcessGroup, protocol: &Protocol) -> Result<Self, BenchError>;
     fn rewrite(&mut self, sample: usize, rank: usize) -> Result<(), BenchError>;
@@ -177,7 +177,7 @@ fn measure<S: Side>(group: &ProcessGroup, protocol: &Protocol) -> Result<Measure
     let mut correct = [u8::from(side.is_sum(0, group.size())?)];
     group.all_reduce(&mut correct, ReduceOp::Min)?;
 
-    // How many samples fit the time, rewriting included; the slowest rank decides.
+    // Number of samples that fit the time, including the rewrite. The slowest rank decides.
     let start = Instant::now();
     for number in 1..=WARM_UP {
         timed(group, protocol, &mut side, number)?;

@@ -1,4 +1,4 @@
-//! A process of this program that does one part, with a time limit.
+//! Runs one part in a child process with a time limit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -14,19 +14,19 @@ use super::Found;
 use crate::error::BenchError;
 use crate::report;
 
-/// Lines of a failed process that are shown.
+/// Lines shown of a failed process.
 const SHOWN: usize = 6;
 
-/// Of one that panicked: cubecl's errors list their causes, the first one last.
+/// Lines shown after a panic. cubecl's errors list their causes, the first cause last.
 const SHOWN_OF_PANIC: usize = 40;
 
-/// How often a process is looked at.
+/// Interval between checks of a process.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long a process may take to end the ranks that it has started.
+/// Time for a process to end its own ranks.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What a part leaves in its file.
+/// Contents of a part's result file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Left {
     pub good: Option<bool>,
@@ -34,19 +34,18 @@ pub(super) struct Left {
     pub values: Value,
 }
 
-/// Starts parts.
+/// Starts the processes of parts.
 pub(crate) struct Child {
     program: PathBuf,
     folder: tempfile::TempDir,
-    /// Where what failed processes said is kept.
+    /// Folder for the output of failed processes.
     logs: PathBuf,
     limit: Duration,
     stopped: Arc<AtomicBool>,
 }
 
 impl Child {
-    /// Parts may take `seconds`; what failed ones said is kept in `logs`, which is made for the
-    /// first of them.
+    /// Limits parts to `seconds`, and keeps the output of failed ones in the folder `logs`.
     pub fn new(seconds: u64, logs: PathBuf) -> Result<Self, BenchError> {
         Ok(Self {
             program: std::env::current_exe().map_err(BenchError::Myself)?,
@@ -57,8 +56,7 @@ impl Child {
         })
     }
 
-    /// From now on a request to end ends the part that runs, and not this process, which still has
-    /// results to write.
+    /// From now on a signal ends only the current part: this process has results to write.
     pub fn listen(&self) -> Result<(), BenchError> {
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             signal_hook::flag::register(signal, self.stopped.clone())
@@ -67,18 +65,18 @@ impl Child {
         Ok(())
     }
 
-    /// Whether there was such a request.
+    /// Whether a signal has come.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// A place for files of parts.
+    /// Folder for files of parts.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Runs this program with `arguments`, and gives what it left, which is not good if it failed
-    /// after that.
+    /// Runs this program with `arguments` and returns its result. The result counts as bad if the
+    /// process fails after it.
     pub fn found(&self, name: &str, arguments: &[&str]) -> Result<Found, String> {
         let out = self.folder.path().join("found.json");
         let _ = std::fs::remove_file(&out);
@@ -108,15 +106,16 @@ impl Child {
         }
     }
 
-    /// A command that is this program.
+    /// A command that runs this program.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(arguments);
         command
     }
 
-    /// Runs a command within the limit; gives its output, or the end of it if it fails. All of it
-    /// is kept then, in a file of that name.
+    /// Runs a command within the limit, and returns its output.
+    ///
+    /// After a failure, returns the end of the output and keeps all of it in a file `name`.
     pub fn finish(&self, name: &str, command: Command) -> Result<String, String> {
         let log = self.folder.path().join("log");
         let failure = match self.run(command, &log) {
@@ -136,7 +135,7 @@ impl Child {
         }
     }
 
-    /// What comes of a process whose output goes to `log`.
+    /// Runs a process with its output in `log`, and returns its exit status.
     fn run(&self, mut command: Command, log: &Path) -> Result<ExitStatus, String> {
         let shown = format!("{command:?}");
         let failed = |error: std::io::Error| format!("cannot start {shown}: {error}");
@@ -166,7 +165,7 @@ impl Child {
         }
     }
 
-    /// Copies the log of a part that failed to where it stays.
+    /// Copies the log of a failed part into the log folder.
     fn keep(&self, log: &Path, name: &str) -> std::io::Result<PathBuf> {
         std::fs::create_dir_all(&self.logs)?;
         let kept = self.logs.join(format!("{}.log", name.replace(' ', "-")));
@@ -175,7 +174,7 @@ impl Child {
     }
 }
 
-/// Ends a process: one that has started ranks is given time to end them.
+/// Ends a process, and gives it time to end its own ranks.
 fn end(mut child: std::process::Child) {
     let _ = kill_process(Pid::from_child(&child), Signal::TERM);
     let begin = Instant::now();
@@ -186,7 +185,7 @@ fn end(mut child: std::process::Child) {
     let _ = child.wait();
 }
 
-/// What a log says of a failure: from where a program panicked, else its last lines.
+/// The part of a log that explains a failure: from the panic on, else the last lines.
 fn end_of(log: &Path) -> String {
     let bytes = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -248,7 +247,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(500));
             stopped.store(true, Ordering::Relaxed);
         });
-        // Who does not end when asked to is killed.
+        // A process that ignores SIGTERM is killed.
         let stubborn = shell("trap '' TERM; while :; do sleep 0.1; done");
         let told = child.finish("stubborn", stubborn).unwrap_err();
         assert!(told.starts_with("stopped by a signal"), "{told}");
@@ -259,7 +258,7 @@ mod tests {
     fn what_a_process_left_before_it_failed_is_kept() {
         let (_folder, mut child) = starter(60);
         child.program = "/bin/sh".into();
-        // `--out FILE` is what the shell calls $0 and $1.
+        // `--out FILE` becomes $0 and $1 of the shell.
         let leaves = |then: &str| {
             let left = r#"{"good": true, "words": "1 of 2", "values": [7]}"#;
             format!("echo '{left}' >\"$1\"; {then}")
@@ -277,7 +276,7 @@ mod tests {
             "{}",
             half.words
         );
-        // Nothing, and not what was left before.
+        // Nothing, and no earlier result.
         assert!(found("exit 3").is_err() && found("exit 0").is_err());
     }
 

@@ -1,11 +1,10 @@
-//! `bench gpu`: everything that is to be known of a GPU, in one run that needs nothing but this
-//! program, its golden files and a driver: which devices there are, whether models compute there
-//! what PyTorch does, whether ranks that share it agree, whether NCCL works, how fast the recipes
-//! train in each number format, what PyTorch reaches meanwhile, whether memory grows.
+//! `bench gpu`: a complete check of a GPU, which needs only this program, its golden files and a
+//! driver.
 //!
-//! Every part runs in a process of its own with a time limit: one that fails, or takes the driver
-//! down, is a row that says so, and what it said is kept beside the results. Those are written
-//! after each row, so that a check that is stopped, or killed, leaves what it has found out.
+//! It covers devices, agreement with PyTorch and between ranks that share the GPU, NCCL, training
+//! speed against PyTorch, and memory growth. Every part runs in a process with a time limit: a part
+//! that fails or crashes the driver becomes a row, and its output is kept. Results are written
+//! after each row, so that a stopped check keeps them.
 
 mod child;
 pub mod parity;
@@ -132,14 +131,14 @@ macro_rules! display_as_value {
 }
 display_as_value!(Part, Precision, speed::Recipe);
 
-/// One line of the account.
+/// One row of the results.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     part: Part,
     what: String,
-    /// Whether it is as it should be; none if that was not found out.
+    /// Whether the result is good. `None` if it could not be determined.
     good: Option<bool>,
-    /// In words.
+    /// The result in words.
     words: String,
     /// The numbers.
     #[serde(skip_serializing_if = "Value::is_null")]
@@ -162,29 +161,29 @@ impl Row {
     }
 }
 
-/// What a part found out.
+/// Result of a part.
 pub(crate) struct Found {
-    /// None: not found out, and the words say why.
+    /// Whether it is good. `None` if it could not be determined, for the reason in the words.
     pub good: Option<bool>,
     pub words: String,
     pub values: Value,
 }
 
-/// Everything a part needs.
+/// State of a check.
 pub(crate) struct Check<'a> {
     pub args: &'a GpuArgs,
     pub child: Child,
     pub rows: Vec<Row>,
-    /// Where the results are.
+    /// The result file.
     path: PathBuf,
 }
 
-/// Runs the sub-command.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When results cannot be written, anything was not as it should be, or somebody asked it to end.
+/// Fails if the results cannot be written, a result is bad, or a signal stops the check.
 pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
-    // Without a row yet: what fails has a place beside it from the first part on.
+    // Without rows at first: even the first failing part has a place beside it.
     let path = report(args, &[]).write(args.json.as_deref())?;
     let mut check = Check {
         args,
@@ -204,7 +203,7 @@ pub fn run(args: &GpuArgs) -> Result<(), BenchError> {
     }
 }
 
-/// What is known, and how it was found out.
+/// The results so far and how they were measured.
 fn report<'a>(args: &GpuArgs, rows: &'a [Row]) -> Report<&'a [Row]> {
     let protocol = vec![
         "every row in a process of its own; images per second through the trainer, its metrics and \
@@ -252,7 +251,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Adds a row, says it, and writes it down.
+    /// Adds, prints and writes a row.
     pub(crate) fn tell(
         &mut self,
         part: Part,
@@ -271,7 +270,7 @@ impl Check<'_> {
         }
     }
 
-    /// A part that is one hidden sub-command.
+    /// Runs a part that is one hidden subcommand.
     fn simple(&mut self, part: Part, name: &str) -> Result<(), BenchError> {
         let device = self.args.device.to_string();
         let steps = self.args.memory_steps.to_string();

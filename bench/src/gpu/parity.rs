@@ -1,9 +1,8 @@
-//! Every model against its golden files: what PyTorch computed on a processor in `f32`, here on a
-//! device and in any number format, through the hooks and casts of mixed precision.
+//! Compares every model on a device with its golden files, in any number format.
 //!
-//! Compared are the logits, the loss and the gradient as a whole, each as ‖difference‖ /
-//! ‖expected‖: low precision leaves nothing else to compare. The golden files and the models that
-//! they name are those of the tests of `models`.
+//! PyTorch computed the golden files on a CPU in `f32`. Logits, loss and the whole gradient are
+//! compared as ‖difference‖ / ‖expected‖, the only useful measure in low precision. The golden
+//! files and their models are those of the tests of `models`.
 
 #[path = "../../../models/tests/golden/case.rs"]
 #[allow(dead_code)]
@@ -30,13 +29,13 @@ use super::child::Left;
 use crate::error::BenchError;
 use case::Case;
 
-/// What the golden tests call their table.
+/// Names as the golden tests expect them.
 mod compare {
-    /// The differences of one golden file, or why there are none.
+    /// Differences of one golden file, or the error.
     pub type Table = Result<super::Off, String>;
 }
 
-/// How far from PyTorch.
+/// Relative differences from PyTorch.
 #[derive(Clone, Copy, Debug)]
 pub struct Off {
     logits: f64,
@@ -47,7 +46,7 @@ pub struct Off {
 impl Off {
     fn worst(&self) -> f64 {
         let all = [self.logits, self.loss, self.gradient];
-        // A number that is none is the worst of all.
+        // NaN is worse than any number.
         all.into_iter().fold(0.0, |worst, off| match off.is_nan() {
             true => f64::INFINITY,
             false => off.max(worst),
@@ -55,7 +54,7 @@ impl Off {
     }
 }
 
-/// What is tolerated in any case. `f32` leaves room for products in TensorFloat-32.
+/// Minimum tolerance. In `f32` it allows products in TensorFloat-32.
 fn tolerated(precision: Precision) -> f64 {
     match precision {
         Precision::F32 => 5e-3,
@@ -68,8 +67,8 @@ thread_local! {
     static SETTING: RefCell<Option<(Device, Precision)>> = const { RefCell::new(None) };
 }
 
-/// Compares all golden files of `folder`; `so_far` gets what is known after each of them, since it
-/// may be the last within the time that there is.
+/// Compares all golden files in `folder`. Passes the result so far to `so_far` after each file,
+/// because the time may end.
 pub(super) fn run(
     folder: &Path,
     precision: Precision,
@@ -115,8 +114,8 @@ pub(super) fn run(
     for path in &files {
         let case = Case::open(path);
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        // Normalisations over the few values of a golden file amplify the roundings of low
-        // precision: what the processor, which is right, makes of them is no error of the device.
+        // Normalizations over the few values of a golden file amplify rounding in low precision. An
+        // error that the CPU shows, too, is none of the device.
         SETTING.set(Some((Device::flex(), precision)));
         let here = match precision {
             Precision::F32 => 0.0,
@@ -149,7 +148,7 @@ pub(super) fn run(
     Ok(sum_up(&lines, &values, good))
 }
 
-/// Repeats one step of SGD of a golden file with the model that `build` makes.
+/// Repeats one SGD step of a golden file with the model of `build`.
 fn check<M>(case: &Case, build: impl Fn(&Device) -> M) -> compare::Table
 where
     M: ImageClassifier + PyTorchKeys,
@@ -202,8 +201,7 @@ where
     })
 }
 
-/// All gradients one after the other: those found, by how far each parameter has moved, and those
-/// of PyTorch.
+/// All gradients concatenated: ours, from the change of each parameter, and PyTorch's.
 fn gradients(case: &Case, after: &BTreeMap<String, TensorData>) -> (Vec<f32>, Vec<f32>) {
     let (mut found, mut expected) = (Vec::new(), Vec::new());
     for (key, gradient) in case.under("grad") {

@@ -1,4 +1,4 @@
-//! The hidden sub-command that does one part in a process of its own.
+//! The hidden subcommand that runs one part in a separate process.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,10 +17,10 @@ use super::{Precision, parity};
 use crate::error::BenchError;
 use crate::report;
 
-/// Name of the hidden sub-command.
+/// Name of the hidden subcommand.
 pub const COMMAND: &str = "gpu-part";
 
-/// Steps between two looks at the memory.
+/// Steps between two reads of the memory.
 const LOOK: u64 = 100;
 
 /// Does one part of `bench gpu`.
@@ -40,10 +40,10 @@ pub struct PartArgs {
     out: PathBuf,
 }
 
-/// Runs the sub-command.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// Whatever keeps the part from a result.
+/// Any error that prevents a result.
 pub fn run(args: &PartArgs) -> Result<(), BenchError> {
     let chosen = World::single().choose_device(args.device)?;
     let left = match args.name.as_str() {
@@ -105,7 +105,7 @@ fn nccl(chosen: &ChosenDevice) -> Result<Left, BenchError> {
     })
 }
 
-/// Trains a small network for long and watches what the device reserves.
+/// Trains a small network for many steps and watches the device's reserved memory.
 fn memory(args: &PartArgs, device: &Device) -> Result<Left, BenchError> {
     let text = format!(
         "[model]\nname = \"cnn\"\nfilters = [8, 16]\nhidden = 32\n\
@@ -149,7 +149,7 @@ fn memory(args: &PartArgs, device: &Device) -> Result<Left, BenchError> {
     })
 }
 
-/// Looks at the device's memory.
+/// Watches the device's memory.
 struct Watch {
     device: Device,
     looks: Arc<Mutex<Vec<(u64, u64)>>>,

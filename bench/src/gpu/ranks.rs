@@ -1,4 +1,5 @@
-//! Two ranks that share the device against one: the same global batch must give the same losses.
+//! Compares two ranks that share the device with one: the same global batch must give the same
+//! losses.
 
 use serde_json::json;
 
@@ -7,12 +8,13 @@ use crate::error::BenchError;
 use crate::report;
 use crate::training::trained;
 
-/// Steps that are compared.
+/// Compared steps.
 const STEPS: usize = 20;
 const BATCH: usize = 64;
 
-/// What the losses of one and two ranks may differ by: sums in another order, and products of
-/// another size in TensorFloat-32.
+/// Tolerance between losses of one and two ranks.
+///
+/// Sums have another order, and TensorFloat-32 products another size.
 const TOLERATED: f64 = 5e-3;
 
 impl Check<'_> {
@@ -48,7 +50,7 @@ impl Check<'_> {
         })
     }
 
-    /// The losses of a training without anything random in the model.
+    /// The losses of a training whose model has no randomness.
     fn losses(&self, ranks: usize, strategy: &str) -> Result<Vec<f64>, String> {
         let out = self.child.folder().join("seconds.json");
         let losses = self.child.folder().join("losses.json");

@@ -33,11 +33,11 @@ pub(crate) enum Recipe {
     ResNet50,
 }
 
-/// Most bytes of images that a cell keeps on the device: 28,532 of 224×224 pixels.
+/// Maximum bytes of a cell's images on the device: 28,532 images of 224×224 pixels.
 const MOST_BYTES: usize = 1 << 32;
 
 impl Recipe {
-    /// Those that are measured unless others are asked for.
+    /// Recipes measured by default.
     pub const ALL: [Self; 5] = [
         Self::Olivia,
         Self::Wrn28x10,
@@ -55,31 +55,31 @@ impl Recipe {
         3 * side * side
     }
 
-    /// Images that lie on the device, ours and PyTorch's: as many as `steps` of `batch` take, so
-    /// that no epoch ends within them. PyTorch's script has no epochs, and we would lay down
-    /// another order, evaluate, and give the device its first step anew. With the usual 60 steps of
-    /// 256 that is 45 MiB, and 2,205 MiB for ViT-B/16, whose images a comparison of memory leaves
-    /// out.
+    /// Number of images on the device, the same for us and PyTorch.
+    ///
+    /// They last for `steps` of `batch`, so that no epoch ends meanwhile: PyTorch's script has no
+    /// epochs, and at an epoch's end we would shuffle, evaluate, and leave the device idle. 60
+    /// steps of 256 take 45 MiB, or 2,205 MiB for ViT-B/16. Memory is compared without the images.
     fn images(self, batch: usize, steps: usize) -> usize {
         batch
             .saturating_mul(steps)
             .min(MOST_BYTES / self.image_bytes())
     }
 
-    /// What those take, in MiB.
+    /// Memory of the images in MiB.
     fn images_mib(self, images: usize) -> f64 {
         (images * self.image_bytes()) as f64 / f64::from(1 << 20)
     }
 }
 
-/// Ours of PyTorch's memory, without the images that both keep.
+/// Our memory as a ratio of PyTorch's, without the images that both keep.
 fn memory_ratio(ours: f64, torch: f64, images: f64) -> Option<f64> {
     let (ours, torch) = (ours - images, torch - images);
     (ours > 0.0 && torch > 0.0).then(|| ours / torch)
 }
 
 impl Check<'_> {
-    /// Every recipe in every number format; low precision first, which is what matters.
+    /// Every recipe in every number format. Low precision comes first, because it matters most.
     fn cells(&self) -> Vec<(Recipe, Precision)> {
         let order = [Precision::Bf16, Precision::F16, Precision::F32];
         let wanted = |precision: &Precision| self.args.precisions.contains(precision);
@@ -90,8 +90,8 @@ impl Check<'_> {
             .collect()
     }
 
-    /// Each cell is followed at once by PyTorch's, if that is wanted too: a check that is cut short
-    /// has ratios, of moments that lie side by side.
+    /// Measures each cell, followed at once by PyTorch's if requested. A check cut short then has
+    /// ratios from adjacent measurements.
     pub(super) fn speed(&mut self) -> Result<(), BenchError> {
         let wanted = self.args.parts.contains(&Part::Torch);
         let python = wanted.then(|| self.python()).and_then(Result::ok);
@@ -105,7 +105,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A cell with PyTorch, as it is and, if that is wanted, compiled.
+    /// Measures a cell with PyTorch, in eager mode and, if requested, compiled.
     fn compare_torch(
         &mut self,
         python: &Path,
@@ -126,7 +126,7 @@ impl Check<'_> {
         recipe.images(usize::from(self.args.batch), steps)
     }
 
-    /// A training on one rank whose images lie on the device.
+    /// A training on one rank with its images on the device.
     fn training(
         &self,
         recipe: Recipe,
@@ -180,8 +180,7 @@ impl Check<'_> {
         })
     }
 
-    /// Seconds from the start of a program to the end of its first step, of every recipe in every
-    /// number format.
+    /// Measures the time from program start to the end of the first step, for every cell.
     pub(super) fn start(&mut self) -> Result<(), BenchError> {
         for (recipe, precision) in self.cells() {
             let found = self.first_step(recipe, precision);
@@ -194,7 +193,7 @@ impl Check<'_> {
     fn first_step(&self, recipe: Recipe, precision: Precision) -> Result<Found, String> {
         let folder = self.child.folder();
         let (out, ended) = (folder.join("seconds.json"), folder.join("first-step.json"));
-        // An earlier cell's.
+        // File of an earlier cell.
         let _ = std::fs::remove_file(&ended);
         let batch = usize::from(self.args.batch);
         let mut command = self.training(recipe, precision, 1, recipe.images(batch, 1));
@@ -216,7 +215,7 @@ impl Check<'_> {
         })
     }
 
-    /// The same cells with PyTorch, and what we reach of it, unless that has been found out.
+    /// Measures the cells with PyTorch, and our ratio to it, unless measured already.
     pub(super) fn torch(&mut self) -> Result<(), BenchError> {
         if self.rows.iter().any(|row| row.part == Part::Torch) {
             return Ok(());
@@ -238,7 +237,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A Python whose PyTorch computes on the device.
+    /// A Python whose PyTorch has the device.
     fn python(&self) -> Result<PathBuf, String> {
         let python = self.args.python.clone();
         let python = python.unwrap_or_else(|| PathBuf::from("python3"));
@@ -281,7 +280,7 @@ impl Check<'_> {
             .args(["--steps", &self.args.steps.to_string()])
             .args(["--warm-up", &self.args.warm_up.to_string()])
             .args(["--images", &self.images(recipe).to_string()])
-            // As cubecl computes f32 products on tensor cores.
+            // cubecl computes f32 products on tensor cores, too.
             .arg("--tf32")
             .args(compiled.then_some("--compile"));
         let name = match compiled {

@@ -2,7 +2,7 @@
 
 use datasets::{Dataset, DatasetError, ImageShape, Normalization};
 
-/// Images of bytes, one after the other.
+/// Images as bytes, one after another.
 #[derive(Debug)]
 pub struct Images {
     bytes: Vec<u8>,
@@ -11,9 +11,9 @@ pub struct Images {
 }
 
 impl Images {
-    /// `count` images of this shape in 100 classes.
+    /// Makes `count` images of this shape in 100 classes.
     pub fn new(count: usize, shape: ImageShape) -> Self {
-        // Marsaglia's xorshift: cheap, the same everywhere.
+        // Marsaglia's xorshift: cheap and portable.
         let mut state = 0x9e37_79b9_u32;
         let mut byte = || {
             state ^= state << 13;

@@ -19,12 +19,12 @@ use images::Images;
 use python::{Python, PythonError, Round};
 
 const SEED: u64 = 1;
-/// Threads of the loader; 0 is the thread that takes the batches.
+/// Loader threads; 0 loads on the thread that takes the batches.
 const WORKERS: [usize; 3] = [0, 1, 2];
-/// Images of the programs in Python: an epoch that takes them a second or two, because a short one
-/// is mostly filling and draining their workers.
+/// Images of the Python programs. An epoch takes a second or two; a shorter one would mostly fill
+/// and drain their workers.
 const PYTHON_IMAGES: usize = 25_000;
-/// What the programs in Python do as well.
+/// Augmentation that the Python programs do as well.
 const COMPARED: &str = "crop+flip";
 
 const CIFAR: ImageShape = ImageShape {
@@ -86,10 +86,9 @@ struct Row {
     /// Channels, rows, columns.
     shape: [usize; 3],
     workers: Vec<Rate>,
-    /// 2 workers / 1 worker in each round, then the median.
+    /// 2 workers / 1 worker: median of the ratios of all rounds.
     scaling: Option<f64>,
-    /// The best round of 2 workers / the best of 1: what two free processors give where others
-    /// work on the machine as well.
+    /// Best round of 2 workers / best round of 1: the ratio for two free CPUs on a shared machine.
     best_scaling: Option<f64>,
 }
 
@@ -108,24 +107,24 @@ struct Compared {
     /// Median of the rounds.
     images_per_second: Option<f64>,
     rounds: Vec<f64>,
-    /// This loader in its own thread / this program in each round, then the median.
+    /// This loader on its own thread / this program: median of the ratios of all rounds.
     ratio: Option<f64>,
 }
 
-/// Everything that came out.
+/// All results.
 #[derive(Debug, Serialize)]
 struct Results {
     rows: Vec<Row>,
-    /// Versions of what is compared with.
+    /// Versions of the compared programs.
     python: String,
-    /// Programs in Python by name.
+    /// Python programs by name.
     compared: BTreeMap<String, Compared>,
 }
 
-/// Runs the sub-command.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When the loader fails or the results cannot be written.
+/// Fails if the loader fails or the results cannot be written.
 pub fn run(args: &LoaderArgs) -> Result<(), BenchError> {
     report::check(args.json.as_deref())?;
     let bench = Bench::new(args)?;
@@ -152,7 +151,7 @@ pub fn run(args: &LoaderArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What is measured, and how long.
+/// Sizes and time of the measurement.
 struct Bench {
     loaders: Vec<Setting>,
     sampler: TrainSampler,
@@ -184,8 +183,8 @@ impl Bench {
         })
     }
 
-    /// Images per second of whole epochs. Batches are not given back to the loader, as in training,
-    /// where their memory becomes that of tensors.
+    /// Images per second of whole epochs. Batches are not recycled by the loader, as in training,
+    /// where tensors take over their memory.
     fn rate(&self, setting: &Setting, workers: usize) -> Result<f64, BenchError> {
         let loader = Loader::new(setting.images.clone())?
             .workers(workers)
@@ -224,7 +223,7 @@ impl Setting {
     }
 }
 
-/// The programs in Python, until they fail.
+/// The Python programs, until they fail.
 struct Reference<'a> {
     python: Option<Python>,
     args: &'a LoaderArgs,
@@ -251,7 +250,7 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// Without Python there is less to read, but still a result.
+/// Reports that the comparison failed; the other results still count.
 fn say(error: PythonError) {
     eprintln!("no comparison with torchvision: {error}");
 }

@@ -1,4 +1,4 @@
-//! The same work done by torchvision and by NumPy, for comparison, where Python has them.
+//! The same work in torchvision and NumPy, for comparison.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 const SOURCE: &str = include_str!("../../torchvision/loader.py");
 const VERSIONS: &str = "versions";
 
-/// A Python that has torchvision, and the script in a temporary file.
+/// A Python with torchvision, and the script in a temporary file.
 #[derive(Debug)]
 pub struct Python {
     interpreter: PathBuf,
     script: tempfile::NamedTempFile,
 }
 
-/// Why there is no comparison.
+/// Error of a comparison.
 #[derive(Debug, thiserror::Error)]
 pub enum PythonError {
     /// The script could not be written or Python not be started.
@@ -23,7 +23,7 @@ pub enum PythonError {
     Start {
         /// The interpreter.
         interpreter: PathBuf,
-        /// The system's reason.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The script failed, most likely because a module is missing.
@@ -33,15 +33,15 @@ pub enum PythonError {
         interpreter: PathBuf,
         /// Exit status.
         status: std::process::ExitStatus,
-        /// The last line it wrote on standard error.
+        /// The last line of its standard error.
         stderr: String,
     },
-    /// It printed something else.
+    /// The output is no measurement.
     #[error("`{}` printed no measurement: {source}", interpreter.display())]
     Unreadable {
         /// The interpreter.
         interpreter: PathBuf,
-        /// The parser's reason.
+        /// Error of the parser.
         source: serde_json::Error,
     },
 }
@@ -49,7 +49,7 @@ pub enum PythonError {
 /// One round of the script.
 #[derive(Debug, Default)]
 pub struct Round {
-    /// Of the modules.
+    /// Versions of the modules.
     pub versions: String,
     /// Images per second by name.
     pub rates: BTreeMap<String, f64>,
@@ -59,7 +59,7 @@ impl Python {
     /// Prepares the script for this interpreter.
     ///
     /// # Errors
-    /// When there is no place for a temporary file.
+    /// Fails if no temporary file can be made.
     pub fn new(interpreter: &Path) -> Result<Self, PythonError> {
         let written = tempfile::NamedTempFile::new().and_then(|mut file| {
             file.write_all(SOURCE.as_bytes())?;
@@ -78,7 +78,7 @@ impl Python {
     /// Measures everything once, each for about `seconds`.
     ///
     /// # Errors
-    /// When Python cannot be started, a module is missing, or the script fails.
+    /// Fails if Python cannot be started, a module is missing, or the script fails.
     pub fn round(&self, images: usize, batch: usize, seconds: f64) -> Result<Round, PythonError> {
         let interpreter = || self.interpreter.clone();
         let output = Command::new(&self.interpreter)

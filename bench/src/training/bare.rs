@@ -1,6 +1,6 @@
-//! The loop that anybody would write with Burn alone: forward, loss, backward, optimizer step.
+//! A plain Burn loop: forward, loss, backward, optimizer step.
 //!
-//! It runs in a process of its own, because the number of compute threads is fixed when a process
+//! It runs in a separate process, because the number of compute threads is fixed when a process
 //! first computes.
 
 use std::path::PathBuf;
@@ -19,10 +19,10 @@ use super::{LEARNING_RATE, MOMENTUM, SEED};
 use crate::error::BenchError;
 use crate::report;
 
-/// Batches that take turns, so that no step finds its images in the cache.
+/// Number of batches in rotation, so that no step finds its images in the cache.
 const BATCHES: usize = 16;
 
-/// Name of the hidden sub-command.
+/// Name of the hidden subcommand.
 pub const COMMAND: &str = "training-bare";
 
 /// Arguments of the hidden sub-command.
@@ -45,10 +45,10 @@ pub struct BareArgs {
     out: PathBuf,
 }
 
-/// Trains and leaves the seconds of each step.
+/// Trains and writes the seconds of each step.
 ///
 /// # Errors
-/// When the model cannot be built or the file not be written.
+/// Fails if the model cannot be built or the file cannot be written.
 pub fn run(args: &BareArgs) -> Result<(), BenchError> {
     let device = Device::flex().autodiff();
     device.seed(SEED);
@@ -72,14 +72,14 @@ pub fn run(args: &BareArgs) -> Result<(), BenchError> {
         batches,
         steps: args.steps,
         device: device.clone(),
-        // Burn's own operations would want the parameters in bf16 too.
+        // Burn's own operations would need parameters in bf16, too.
         half: config.train.precision == Precision::Bf16 && config.train.kernels.name() != "burn",
     };
     let seconds = config.model.build(data.as_ref(), &device, bare)?;
     report::write(&args.out, &[seconds])
 }
 
-/// The loop, for a model of any type.
+/// The loop for a model of any type.
 struct Bare {
     batches: Vec<(TensorData, TensorData)>,
     steps: usize,
@@ -102,7 +102,7 @@ impl WithModel for Bare {
             let start = Instant::now();
             let images = Tensor::<4>::from_data(images.clone(), &self.device);
             let labels = Tensor::<1, Int>::from_data(labels.clone(), &self.device);
-            // The kernels read the parameters as they are, so this is all that bf16 needs.
+            // The kernels read f32 parameters, so bf16 needs no other cast.
             let images = if half {
                 images.cast(FloatDType::BF16)
             } else {
@@ -110,7 +110,7 @@ impl WithModel for Bare {
             };
             let logits = model.forward(images).cast(FloatDType::F32);
             let loss = loss.forward(logits, labels);
-            // A loop that reports its loss waits for it.
+            // Reporting the loss waits for the device.
             let _: f32 = loss.clone().into_scalar();
             let gradients = GradientsParams::from_grads(loss.backward(), &model);
             model = optimizer.step(LEARNING_RATE, model, gradients);
@@ -120,9 +120,9 @@ impl WithModel for Bare {
     }
 }
 
-/// Images like normalised ones in range, and their labels.
+/// Images with values in the range of normalized ones, and their labels.
 fn batch(shape: [usize; 4], classes: usize, number: usize) -> (TensorData, TensorData) {
-    // A Weyl sequence: even, cheap, the same everywhere.
+    // A Weyl sequence: uniform, cheap and portable.
     let noise =
         |index: usize| (index as f32 * 0.618_034 + number as f32 * 0.414_214).fract() * 2.0 - 1.0;
     let images: Vec<f32> = (0..shape.iter().product()).map(noise).collect();

@@ -1,5 +1,5 @@
-//! `bench training`: images per second of a model by ranks and threads, through the trainer's loop
-//! and through a bare one.
+//! `bench training`: images per second of a model by ranks and threads, with the trainer's loop and
+//! a bare one.
 
 pub mod bare;
 pub mod trained;
@@ -18,12 +18,12 @@ use crate::table::{Table, number};
 use process::Processes;
 use workload::{Optimizer, Workload};
 
-// Both loops train alike.
+// The same seed for both loops.
 const SEED: u64 = 1;
 const LEARNING_RATE: f64 = 0.01;
 const MOMENTUM: f64 = 0.9;
 
-/// Steps at the beginning that are not counted: first touches of memory, and filling the loader.
+/// Uncounted steps at the beginning, which touch memory first and fill the loader.
 const WARM_UP: usize = 3;
 const FEWEST_STEPS: usize = 8;
 const MOST_STEPS: usize = 10_000;
@@ -65,7 +65,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Who runs the loop.
+/// Implementation of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Loop {
@@ -73,7 +73,7 @@ pub(crate) enum Loop {
     Bare,
     /// The trainer's library: loader, hooks, buckets, metrics.
     Trainer,
-    /// The same in PyTorch; ranks through its DDP with gloo.
+    /// PyTorch, with DDP over gloo for several ranks.
     PyTorch,
 }
 
@@ -105,7 +105,7 @@ impl Precision {
     }
 }
 
-/// One thing that is measured.
+/// One measured configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Setting {
     pub(crate) by: Loop,
@@ -119,10 +119,10 @@ const BARE_2: Setting = setting(Loop::Bare, 1, 2);
 const TRAINER_1: Setting = setting(Loop::Trainer, 1, 1);
 pub(crate) const TRAINER_2: Setting = setting(Loop::Trainer, 1, 2);
 pub(crate) const RANKS_2: Setting = setting(Loop::Trainer, 2, 1);
-/// In the order of a round: those that are compared stand side by side.
+/// Order of a round: compared settings are adjacent.
 const SETTINGS: [Setting; 5] = [BARE_1, TRAINER_1, RANKS_2, TRAINER_2, BARE_2];
 
-/// Beside those that they are compared with.
+/// Placed beside the settings that they are compared with.
 const TORCH_2: Setting = setting(Loop::PyTorch, 1, 2);
 const TORCH_RANKS_2: Setting = setting(Loop::PyTorch, 2, 1);
 const WITH_TORCH: [Setting; 7] = [
@@ -149,7 +149,7 @@ struct Row {
     rounds: Vec<f64>,
 }
 
-/// What two settings say together, computed in each round.
+/// Ratio of two settings, computed per round.
 #[derive(Debug, Serialize)]
 struct Ratio {
     name: &'static str,
@@ -159,17 +159,17 @@ struct Ratio {
     rounds: Vec<f64>,
 }
 
-/// Everything that came out.
+/// All results.
 #[derive(Debug, Serialize)]
 struct Results {
     settings: Vec<Row>,
     ratios: Vec<Ratio>,
 }
 
-/// Runs the sub-command.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When a training process fails or the results cannot be written.
+/// Fails if a training process fails or the results cannot be written.
 pub fn run(args: &TrainingArgs) -> Result<(), BenchError> {
     report::check(args.json.as_deref())?;
     let processes =
@@ -200,7 +200,7 @@ pub fn run(args: &TrainingArgs) -> Result<(), BenchError> {
         row.images_per_second = stats::median(&row.rounds);
     }
     let mut ratios = ratios(&rows);
-    // What was not measured has no place in the results.
+    // Leaves out ratios that were not measured.
     ratios.retain(|ratio| ratio.median.is_some());
     print(&rows, &ratios);
     let results = Results {
@@ -213,7 +213,7 @@ pub fn run(args: &TrainingArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Steps of one rank with one thread that take about `seconds`, found out by a short run.
+/// Number of steps that take one rank with one thread about `seconds`, from a short run.
 fn steps_in(seconds: f64, processes: &Processes) -> Result<usize, BenchError> {
     let rate = processes.images_per_second(BARE_1, FEWEST_STEPS)?;
     let steps = seconds * rate / processes.batch() as f64;
@@ -249,7 +249,7 @@ fn rules(args: &TrainingArgs, steps: usize) -> Vec<String> {
     ]
 }
 
-/// The comparisons, from the rounds of each setting.
+/// Compares the settings, round by round.
 fn ratios(rows: &[Row]) -> Vec<Ratio> {
     let ratio = |name, meaning, above, below, factor: f64| {
         let rounds: Vec<f64> = rounds_of(rows, above)

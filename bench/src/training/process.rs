@@ -1,4 +1,4 @@
-//! Starts the training processes and reads what they measured.
+//! Starts the training processes and reads their measurements.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::report;
 /// The same training in PyTorch.
 const TORCH: &str = include_str!("../../torch/training.py");
 
-/// Lines of a failed process that are shown.
+/// Lines shown of a failed process.
 const SHOWN_LINES: usize = 20;
 
-/// Starts this program again, as one loop or the other.
+/// Starts this program again for either loop.
 #[derive(Debug)]
 pub struct Processes {
     program: PathBuf,
@@ -28,15 +28,15 @@ pub struct Processes {
     precision: Precision,
     /// Arguments with settings of the configuration.
     settings: Vec<String>,
-    /// Python, and the script.
+    /// Python and the script.
     torch: Option<(PathBuf, PathBuf)>,
 }
 
 impl Processes {
-    /// Processes that train `model` with `batch` images per rank and step.
+    /// Makes processes that train `model` with `batch` images per rank and step.
     ///
     /// # Errors
-    /// When this program's own file is not known or there is no temporary folder.
+    /// Fails if this program's own file is unknown or no temporary folder can be made.
     pub fn new(model: Workload, batch: usize) -> Result<Self, BenchError> {
         let program = std::env::current_exe().map_err(BenchError::Myself)?;
         let folder = tempfile::tempdir().map_err(BenchError::Folder)?;
@@ -51,7 +51,7 @@ impl Processes {
         })
     }
 
-    /// The same with a number format and further settings of the configuration.
+    /// Sets the number format and more settings of the configuration.
     pub fn settings(mut self, precision: Precision, sets: &[String]) -> Self {
         let precision_set = format!("train.precision={}", precision.name());
         self.precision = precision;
@@ -62,12 +62,11 @@ impl Processes {
         self
     }
 
-    /// The same with a Python that has PyTorch, which is tried out: now, and not after the first
-    /// measurements.
+    /// Sets a Python with PyTorch, and tries it before anything is measured.
     ///
     /// # Errors
-    /// When the script cannot be written, or the Python has no PyTorch, or the script not this
-    /// model.
+    /// Fails if the script cannot be written, the Python has no PyTorch, or the script does not
+    /// know the model.
     pub fn torch(mut self, python: Option<&Path>) -> Result<Self, BenchError> {
         if let Some(python) = python {
             let path = self.folder.path().join("training.py");
@@ -82,10 +81,10 @@ impl Processes {
         Ok(self)
     }
 
-    /// Whether the trainer takes further settings, for a number of ranks.
+    /// Checks the settings for `ranks` ranks.
     ///
     /// # Errors
-    /// When it does not.
+    /// Fails if the trainer rejects them.
     pub fn check_settings(
         &self,
         ranks: usize,
@@ -112,15 +111,15 @@ impl Processes {
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Images per second over all ranks, of `steps` steps after the first few.
+    /// Images per second over all ranks, for `steps` steps after the warm-up.
     ///
     /// # Errors
-    /// When a process fails or leaves no result.
+    /// Fails if a process fails or leaves no result.
     pub fn images_per_second(&self, setting: Setting, steps: usize) -> Result<f64, BenchError> {
         self.images_per_second_with(setting, steps, &[])
     }
 
-    /// The same with further arguments for the trainer's loop.
+    /// Measures images per second with more arguments for the trainer's loop.
     ///
     /// # Errors
     /// As [`images_per_second`](Self::images_per_second).
@@ -138,8 +137,9 @@ impl Processes {
         Ok((seconds.len() * batch) as f64 / seconds.iter().sum::<f64>())
     }
 
-    /// Seconds of each of `steps` steps after the first few, and what memory each rank of the
-    /// trainer's loop took.
+    /// Measures the seconds of each of `steps` steps after the warm-up, and each rank's memory.
+    ///
+    /// Only the trainer's loop reports memory.
     ///
     /// # Errors
     /// As [`images_per_second`](Self::images_per_second).
@@ -198,8 +198,8 @@ impl Processes {
     }
 }
 
-/// The counted steps of the rank that took longest for all of them. The same for all loops: the sum
-/// of each step's slowest rank would be longer than any rank takes.
+/// The counted steps of the rank with the longest total time. The sum over each step's slowest rank
+/// would exceed the time of any rank.
 fn slowest(ranks: Vec<Vec<f64>>) -> Vec<f64> {
     let counted = ranks
         .into_iter()
@@ -210,7 +210,7 @@ fn slowest(ranks: Vec<Vec<f64>>) -> Vec<f64> {
         .unwrap_or_default()
 }
 
-/// Runs a process to its end; what it writes is shown only if it fails.
+/// Runs a process to its end. Shows its output only if it fails.
 fn finish(command: &mut Command) -> Result<(), BenchError> {
     let output = command
         .stdin(Stdio::null())

@@ -1,7 +1,7 @@
-//! The trainer's own loop, through its library, in processes of its own.
+//! The trainer's own loop, through its library, in separate processes.
 //!
-//! The first process starts the ranks where there is more than one, and gathers the seconds of each
-//! step that they leave.
+//! The first process starts the ranks, if there are several, and gathers the seconds of each step
+//! from their files.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ use super::workload::{Optimizer, Sizes, Workload};
 use crate::error::BenchError;
 use crate::report;
 
-/// Name of the hidden sub-command.
+/// Name of the hidden subcommand.
 pub const COMMAND: &str = "training-trained";
 
 /// Arguments of the hidden sub-command.
@@ -67,10 +67,10 @@ pub struct TrainedArgs {
     run_dir: Option<PathBuf>,
 }
 
-/// Trains and leaves the seconds of each step.
+/// Trains and writes the seconds of each step.
 ///
 /// # Errors
-/// When training fails or the result cannot be written.
+/// Fails if training fails or the result cannot be written.
 pub fn run(args: &TrainedArgs) -> Result<(), BenchError> {
     let world = World::from_env()?;
     if let (Launch::Local, Some(folder)) = (world.launch(), &args.run_dir) {
@@ -92,7 +92,7 @@ pub fn run(args: &TrainedArgs) -> Result<(), BenchError> {
     report::write(&args.out, &seconds)
 }
 
-/// Where a rank leaves the seconds of its steps: beside the folder of the run.
+/// File for the seconds of a rank's steps, beside the run folder.
 fn seconds_file(run_dir: &Path, rank: usize) -> PathBuf {
     run_dir.with_file_name(format!("seconds-{rank}.json"))
 }
@@ -133,7 +133,7 @@ fn train(args: &TrainedArgs, world: &World, run_dir: &Path) -> Result<(), BenchE
     report::write(&seconds_file(run_dir, world.rank()), &*seconds)
 }
 
-/// Trains, and leaves what memory that took if anybody wants to know.
+/// Trains, and writes the memory used if requested.
 fn run_and_watch(
     args: &TrainedArgs,
     world: &World,
@@ -171,13 +171,15 @@ fn device_of(loaded: &Loaded, world: &World) -> Option<Device> {
     Some(world.choose_device(wanted).ok()?.device)
 }
 
-/// Keeps the seconds from the end of one step to the end of the next, the first from the epoch's
-/// begin. A step ends on this rank when its loss is read, which is when the device is done with it.
+/// Callback that keeps the time of each step, from the end of the step before.
+///
+/// The first counts from the epoch's begin. A step ends when this rank reads its loss, and so when
+/// the device is done with it.
 struct Clock {
     /// Images per step over all ranks.
     batch: usize,
     seconds: Arc<Mutex<Vec<f64>>>,
-    /// File for the Unix time at which the first step ended, until it is written.
+    /// File for the Unix time at the end of the first step, until written.
     first_step: Option<PathBuf>,
 }
 
@@ -193,8 +195,9 @@ impl Callback for Clock {
     }
 }
 
-/// Looks after every step at what a device has taken from its driver: pools may give some of it
-/// back.
+/// Callback that reads the device's allocated memory after every step.
+///
+/// Pools may free some of it before the end.
 struct Peak {
     device: Device,
     most: Arc<AtomicU64>,
@@ -209,26 +212,26 @@ impl Callback for Peak {
     }
 }
 
-/// Memory that one rank took, in MiB.
+/// Memory used by one rank, in MiB.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Taken {
-    /// Resident before anything was done.
+    /// Resident memory at the start.
     pub start_mib: f64,
-    /// The most that was resident.
+    /// Peak resident memory.
     pub peak_mib: f64,
-    /// The most that the device had taken from its driver after a step, if it is a GPU that says
-    /// so.
+    /// Peak of the device memory allocated from the driver after a step. `None` if the device is no
+    /// GPU or does not tell.
     pub device_mib: Option<f64>,
 }
 
 impl Taken {
-    /// Where a rank leaves it.
+    /// The memory file of a rank.
     pub fn file(folder: &Path, rank: usize) -> PathBuf {
         folder.join(format!("memory-{rank}.json"))
     }
 }
 
-/// What the system says of this process's memory, in MiB.
+/// Memory of this process as the system reports it, in MiB.
 struct Memory {
     resident: f64,
     peak: f64,
@@ -249,14 +252,14 @@ impl Memory {
     }
 }
 
-/// What is needed of a line of the metrics.
+/// The needed fields of a line of metrics.
 #[derive(Deserialize)]
 struct Line {
     kind: String,
     loss: Option<f64>,
 }
 
-/// What the metrics say of each step.
+/// Reads the metrics of each step.
 fn lines(run_dir: &Path) -> Result<Vec<Line>, BenchError> {
     let path = run_dir.join(metrics::FILE);
     let failed = |source| BenchError::Unread {

@@ -1,4 +1,4 @@
-//! What is trained: models of the zoo, each with generated images of the size it is known by.
+//! Workloads: models of the zoo with generated images of their usual size.
 
 use trainer::config::Loaded;
 
@@ -45,14 +45,14 @@ pub enum Optimizer {
 pub struct Sizes {
     /// Images per step over all ranks.
     pub batch: usize,
-    /// Images to train with.
+    /// Training images.
     pub train: usize,
-    /// Images of the evaluation.
+    /// Test images.
     pub test: usize,
 }
 
 impl Sizes {
-    /// As few as there can be.
+    /// The smallest possible numbers.
     pub fn one_batch() -> Self {
         Self {
             batch: 1,
@@ -63,7 +63,7 @@ impl Sizes {
 }
 
 impl Workload {
-    /// What the name stands for.
+    /// Description of the model and its images.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Cnn => "CNN with 1,199,882 parameters, 28 x 28 grey images, dropout on",
@@ -79,10 +79,10 @@ impl Workload {
         }
     }
 
-    /// The trainer's configuration for one epoch, with an optimizer and further settings.
+    /// The trainer's configuration for one epoch, with an optimizer and more settings.
     ///
     /// # Errors
-    /// When they are wrong.
+    /// Fails if the settings are invalid.
     pub fn config_with(
         self,
         sizes: Sizes,
