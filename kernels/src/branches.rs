@@ -1,10 +1,10 @@
-//! Gradients of what went several ways, as what goes into a residual block does. Burn adds up those
-//! of all ways in kernels that read two and write their sum, on the processor by one thread; an
-//! operation that computes one of them can add what is there already in its own kernel.
+//! Gradients of tensors with several uses, such as the input of a residual block. Burn adds the
+//! gradients of all uses in kernels that read two tensors and write their sum, on a CPU with one
+//! thread. An operation that computes one of the gradients can add an existing one in its own
+//! kernel.
 //!
-//! Burn does not say whether a gradient is there. So what is registered here is remembered, on each
-//! thread, until another backward pass begins: each has a container of gradients of its own, which
-//! is known again by a mark in it.
+//! Burn does not tell whether a gradient exists. So each thread remembers the ones registered here
+//! until another backward begins. A backward is recognised by a mark in its container of gradients.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -20,8 +20,7 @@ thread_local! {
     static REGISTERED: RefCell<Option<Registered>> = const { RefCell::new(None) };
 }
 
-/// Of which nodes there are gradients in a container: those that were registered here and that
-/// nobody here has taken.
+/// Nodes with gradients in a container that were registered here and not taken.
 struct Registered {
     mark: FloatTensor<Autodiff<Flex>>,
     nodes: HashSet<NodeId>,
@@ -35,7 +34,7 @@ impl Registered {
         }
     }
 
-    /// The nodes of a container, which may be another than before.
+    /// The nodes of a container, which may differ from the last one.
     fn nodes(&mut self, gradients: &mut Gradients) -> &mut HashSet<NodeId> {
         if gradients.get::<Flex>(&self.mark).is_none() {
             self.nodes.clear();
@@ -45,7 +44,7 @@ impl Registered {
     }
 }
 
-/// What `work` says of the nodes of a container.
+/// Calls `work` with the nodes of a container.
 fn of_nodes<R>(gradients: &mut Gradients, work: impl FnOnce(&mut HashSet<NodeId>) -> R) -> R {
     REGISTERED.with_borrow_mut(|registered| {
         work(
@@ -66,12 +65,11 @@ pub(crate) fn register<B: Backend>(
     gradients.register::<B>(node, gradient);
 }
 
-/// Takes what was registered of the gradient of a node out of the container, by `consume`, for the
-/// caller to add it to its own and to register the sum. Nothing, if nothing was, or what was is not
-/// of `shape` and `dtype` and stays there.
+/// Takes a registered gradient of a node out of the container with `consume`. The caller adds its
+/// own and registers the sum. `None` if no gradient was registered, or if it differs in `shape` or
+/// `dtype` and stays.
 ///
-/// `is_inner`: whether the node's gradient is given on in this pass, and not a leaf's, which is to
-/// stay.
+/// `is_inner`: the node passes its gradient on in this backward. A leaf's gradient must stay.
 pub(crate) fn take<B: Backend>(
     gradients: &mut Gradients,
     (node, is_inner): (NodeId, bool),

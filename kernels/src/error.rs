@@ -1,18 +1,18 @@
-//! What can be wrong with a call: every kernel checks its arguments before it touches memory.
+//! Errors of calls: every kernel checks its arguments before it touches memory.
 
-/// A call that no kernel can carry out.
+/// An invalid call of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
-    /// A slice that does not have the length that the shape says.
+    /// The length of a slice does not match the shape.
     #[error("{op}: `{what}` has {found} elements, but the shape needs {expected}")]
     Length {
         /// The operation.
         op: &'static str,
         /// Name of the argument.
         what: &'static str,
-        /// Elements that the shape asks for.
+        /// Number of elements of the shape.
         expected: usize,
-        /// Elements that were given.
+        /// Number of elements given.
         found: usize,
     },
     /// A size that must be at least one is zero.
@@ -23,13 +23,13 @@ pub enum KernelError {
         /// Field of the shape.
         what: &'static str,
     },
-    /// A shape whose number of elements does not fit into memory.
+    /// The number of elements of a shape does not fit into memory.
     #[error("{op}: the shape has too many elements. Use smaller sizes")]
     TooLarge {
         /// The operation.
         op: &'static str,
     },
-    /// A window that is larger than the padded image.
+    /// A window is larger than the padded image.
     #[error(
         "{op}: a window of {window} is larger than the padded image, {padded}. Use a smaller \
          window or more padding"
@@ -42,7 +42,7 @@ pub enum KernelError {
         /// Side of the image with its padding.
         padded: usize,
     },
-    /// A padding that a window could lie in entirely.
+    /// The padding is so large that a window could lie in it entirely.
     #[error(
         "{op}: a padding of {padding} is too large for a window of {window}. Use at most {max}"
     )]
@@ -53,10 +53,10 @@ pub enum KernelError {
         padding: usize,
         /// Side of the window.
         window: usize,
-        /// Largest padding that works.
+        /// Largest valid padding.
         max: usize,
     },
-    /// A shape that the chosen method does not cover.
+    /// The chosen method does not support the shape.
     #[error(
         "{op}: Winograd supports only 3×3 windows with stride 1 and a padding of at most 2. Use \
          the direct method"
@@ -65,7 +65,7 @@ pub enum KernelError {
         /// The operation.
         op: &'static str,
     },
-    /// A class that is not among the logits.
+    /// A class is not among the logits.
     #[error("cross-entropy: row {row} has class {class}, but there are {classes} classes")]
     Class {
         /// Row of the batch.
@@ -75,7 +75,7 @@ pub enum KernelError {
         /// Number of classes.
         classes: usize,
     },
-    /// A number outside of the range in which it means something.
+    /// A number is out of range.
     #[error("{op}: `{what}` is outside its range, {range}")]
     Range {
         /// The operation.
@@ -85,18 +85,18 @@ pub enum KernelError {
         /// The range in words.
         range: &'static str,
     },
-    /// A tensor that is not of f32 numbers, or of another rank than the operation's.
+    /// A tensor is not f32, or has the wrong number of dimensions.
     #[error("the kernels need f32 tensors. Cast this one first")]
     Storage,
-    /// An instruction set that this machine does not have.
+    /// This machine lacks the instruction set.
     #[error("the CPU does not support the instruction set {isa}. Choose one of {available}")]
     IsaMissing {
-        /// The set that was asked for.
+        /// The requested set.
         isa: &'static str,
-        /// The sets that work here.
+        /// The available sets.
         available: String,
     },
-    /// A name that is no instruction set.
+    /// A name is not an instruction set.
     #[error("{variable} is {value:?}, but must be avx512, avx2, neon or portable")]
     IsaName {
         /// The environment variable.
@@ -106,7 +106,7 @@ pub enum KernelError {
     },
 }
 
-/// The product of `sizes`, none of which may be zero and which must fit into memory as f32.
+/// The product of `sizes`. None may be zero, and it must fit into memory as f32.
 pub(crate) fn volume(
     op: &'static str,
     sizes: &[(&'static str, usize)],
@@ -124,7 +124,7 @@ pub(crate) fn volume(
     Ok(product)
 }
 
-/// Checks that the argument `what` has as many elements as the shape says.
+/// Checks that the argument `what` has the number of elements of the shape.
 pub(crate) fn length(
     op: &'static str,
     what: &'static str,

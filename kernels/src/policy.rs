@@ -1,4 +1,4 @@
-//! Who computes an operation: the kernels for the CPU, those for GPUs, or Burn.
+//! Decides whether the kernels for the CPU, those for GPUs, or Burn compute an operation.
 //!
 //! | device | type | [`Choice::Auto`] | [`Choice::Exact`] | [`Choice::Burn`] |
 //! |---|---|---|---|---|
@@ -8,8 +8,8 @@
 //! | | others | GPU kernels | GPU kernels | Burn |
 //! | others | all | Burn | Burn | Burn |
 //!
-//! A program has the kernels for GPUs if it is built with the feature `wgpu` or `cuda`. An
-//! operation that has no kernel for a device or a shape is Burn's; its documentation says which.
+//! A program has the kernels for GPUs if it is built with the feature `wgpu` or `cuda`. Burn
+//! computes operations without a kernel for a device or a shape; their documentation says so.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -21,7 +21,7 @@ use crate::cpu::ConvMethod;
 use crate::cpu::flex::shared;
 use crate::gpu;
 
-/// What a user wants operations to be computed by.
+/// The kernels that a user wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Choice {
     /// These kernels.
@@ -29,16 +29,17 @@ pub enum Choice {
     Auto,
     /// Burn's own operations.
     Burn,
-    /// These kernels, with convolutions whose rounding errors are as small as those of a matrix
-    /// product: direct ones in place of Winograd's on the CPU, Burn's for f32 on GPUs. Slower.
+    /// These kernels, with convolutions as exact as a matrix product. Slower.
+    ///
+    /// They are direct instead of Winograd's on a CPU, and Burn's for f32 on GPUs.
     Exact,
 }
 
 impl Choice {
-    /// All of them.
+    /// All choices.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Burn, Self::Exact];
 
-    /// Its name in configurations.
+    /// The name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -47,7 +48,7 @@ impl Choice {
         }
     }
 
-    /// How convolutions are computed.
+    /// The method of convolutions.
     pub fn method(self) -> ConvMethod {
         match self {
             Self::Exact => ConvMethod::Direct,
@@ -76,10 +77,11 @@ pub fn chosen() -> Choice {
     scoped.unwrap_or_default()
 }
 
-/// Runs `forward` with `choice` on this thread, whatever the process's is. Backward passes follow
-/// their forward passes.
+/// Runs `forward` with `choice` on this thread, whatever the process's choice.
+///
+/// Backward passes follow their forward passes.
 pub fn scoped<R>(choice: Choice, forward: impl FnOnce() -> R) -> R {
-    // Also when `forward` panics, which a caller may catch.
+    // Restored also if `forward` panics, because a caller may catch the panic.
     struct Restore(Option<Choice>);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -90,7 +92,7 @@ pub fn scoped<R>(choice: Choice, forward: impl FnOnce() -> R) -> R {
     forward()
 }
 
-/// Who computes an operation.
+/// The implementation of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// The kernels for the CPU ([`crate::cpu::flex`]).
@@ -101,7 +103,7 @@ pub enum Engine {
     Burn,
 }
 
-/// Where the channels of images are.
+/// Position of the channels in images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// \[batch, channels, height, width\], as in Burn and PyTorch.
@@ -111,7 +113,7 @@ pub enum Layout {
     ChannelsLast,
 }
 
-/// Says who computes an operation on `x`.
+/// The engine for an operation on `x`.
 pub fn engine<const D: usize>(x: &Tensor<D>) -> Engine {
     let device = x.device();
     if on_cpu(&device) && x.dtype() == DType::F32 {
@@ -123,8 +125,9 @@ pub fn engine<const D: usize>(x: &Tensor<D>) -> Engine {
     }
 }
 
-/// Says who computes a convolution of `x`. The kernels for GPUs multiply 16 bits of each f32, so
-/// Burn computes exact ones.
+/// The engine for a convolution of `x`.
+///
+/// The kernels for GPUs multiply 16 bits of each f32, so Burn computes exact convolutions.
 pub fn engine_of_conv(x: &Tensor<4>) -> Engine {
     match engine(x) {
         Engine::Gpu if x.dtype() == DType::F32 && chosen() == Choice::Exact => Engine::Burn,
@@ -132,10 +135,10 @@ pub fn engine_of_conv(x: &Tensor<4>) -> Engine {
     }
 }
 
-/// The layout in which a model on `device` computes fastest, with images that it gets in `dtype`.
+/// The fastest layout of a model on `device` for images in `dtype`.
 ///
-/// With channels last, activations are in f32. In bf16 the kernels for the CPU then round the
-/// factors of products alone ([`LinearOptions::bf16`](crate::ops::LinearOptions)).
+/// With channels last, activations are in f32. In bf16 the CPU kernels then round only the factors
+/// of products ([`LinearOptions::bf16`](crate::ops::LinearOptions)).
 pub fn layout(device: &Device, dtype: DType) -> Layout {
     match on_cpu(device) && matches!(dtype, DType::F32 | DType::BF16) {
         true => Layout::ChannelsLast,
@@ -143,21 +146,21 @@ pub fn layout(device: &Device, dtype: DType) -> Layout {
     }
 }
 
-/// Whether the kernels for GPUs are used on `device`: a GPU, unless [`Choice::Burn`] was chosen.
+/// Whether the GPU kernels are used on `device`: a GPU, unless [`Choice::Burn`] was chosen.
 pub fn on_gpu(device: &Device) -> bool {
     chosen() != Choice::Burn && gpu::is_gpu(device)
 }
 
-/// Whether the kernels for the CPU are used on `device`: Burn's CPU backend, unless
-/// [`Choice::Burn`] was chosen or this machine lacks the instruction set that was asked for.
+/// Whether the CPU kernels are used on `device`: Burn's CPU backend, unless [`Choice::Burn`] was
+/// chosen or this machine lacks the requested instruction set.
 fn on_cpu(device: &Device) -> bool {
     chosen() != Choice::Burn && device.clone().inner() == Device::flex() && shared().is_ok()
 }
 
-/// Says in words what models on `device` compute with.
+/// Describes the kernels of models on `device` in words.
 ///
 /// # Errors
-/// As [`Kernels::new`](crate::cpu::Kernels::new), where the kernels are wanted.
+/// As [`Kernels::new`](crate::cpu::Kernels::new), if the kernels are wanted.
 pub fn describe(device: &Device) -> Result<String, KernelError> {
     if on_gpu(device) {
         let own = "burn, own normalizations, softmax and optimizers";

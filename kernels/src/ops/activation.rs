@@ -1,4 +1,4 @@
-//! Activations, and the sum that ends a residual block.
+//! Activations, and the sum at the end of a residual block.
 
 use burn::tensor::{Tensor, activation};
 
@@ -7,6 +7,8 @@ use crate::gpu;
 use crate::policy::{Engine, engine};
 
 /// Computes `x · Φ(x)`: GELU with the exact normal distribution.
+///
+/// Hendrycks & Gimpel 2016, <https://arxiv.org/abs/1606.08415>.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -23,7 +25,7 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     }
 }
 
-/// Computes ReLU. On the CPU it is Burn's; layers that it follows take it as an option.
+/// Computes ReLU. On a CPU Burn computes it; layers before it take it as an option.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -38,7 +40,7 @@ pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     }
 }
 
-/// Computes `x + y`. On GPUs it is Burn's.
+/// Computes `x + y`. On a GPU Burn computes it.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -48,7 +50,7 @@ pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 /// ```
 ///
 /// # Panics
-/// When the shapes differ.
+/// Panics if the shapes differ.
 pub fn add<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
     match engine(&x) {
         Engine::Cpu => flex::add(x, y, false),
@@ -66,7 +68,7 @@ pub fn add<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
 /// ```
 ///
 /// # Panics
-/// When the shapes differ.
+/// Panics if the shapes differ.
 pub fn add_relu<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
     match engine(&x) {
         Engine::Cpu => flex::add(x, y, true),

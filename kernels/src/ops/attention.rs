@@ -11,9 +11,10 @@ use crate::policy::{Engine, engine};
 /// Computes `softmax(q kᵀ / √depth) v` for every head.
 ///
 /// `qkv` is \[batch, tokens, 3 × heads × depth\]: queries, keys and values in this order, each with
-/// the heads one after another; the result is \[batch, tokens, heads × depth\]. On the CPU, and
-/// only there, `bf16` rounds the factors of the products to it where that is faster. GPUs of NVIDIA
-/// compute FlashAttention-2 in f16 and bf16. Softmax is in f32.
+/// the heads one after another. The result is \[batch, tokens, heads × depth\].
+///
+/// With `bf16`, a CPU rounds the factors of the products to bf16 if that is faster; other devices
+/// ignore it. NVIDIA GPUs compute FlashAttention-2 in f16 and bf16. Softmax is in f32.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -23,7 +24,7 @@ use crate::policy::{Engine, engine};
 /// ```
 ///
 /// # Panics
-/// When the last dimension is no such multiple, as Burn's own operations do.
+/// Panics if the last dimension is not such a multiple, as Burn's own operations do.
 pub fn attention(qkv: Tensor<3>, heads: usize, bf16: bool) -> Tensor<3> {
     match engine(&qkv) {
         Engine::Cpu => flex::attention(qkv, heads, bf16),
@@ -42,7 +43,7 @@ fn by_burn(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
     let part = |index| qkv.clone().narrow(0, index, 1).squeeze_dim::<4>(0);
     // Scaling the queries costs less than scaling the larger product.
     let query = part(0) * (depth as f64).powf(-0.5);
-    // In half precision the sums of softmax lose what matters.
+    // The sums of softmax need more precision than half.
     let weights = in_f32(query.matmul(part(1).transpose()), |x| softmax(x, 3));
     let x = weights.matmul(part(2)).swap_dims(1, 2);
     x.reshape([batch, tokens, dim])

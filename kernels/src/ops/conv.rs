@@ -8,20 +8,20 @@ use crate::cpu::flex;
 use crate::gpu;
 use crate::policy::{Engine, Layout, chosen, engine_of_conv};
 
-/// How a convolution slides, and what follows it.
+/// Stride and padding of a convolution, and the operations after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvOptions {
-    /// Step of the window down and to the right.
+    /// Stride down and to the right.
     pub stride: [usize; 2],
-    /// Zeros above and below, and on the left and on the right.
+    /// Zeros above and below, and to the left and right.
     pub padding: [usize; 2],
     /// Whether ReLU follows.
     pub relu: bool,
-    /// Layout of the images, of what is added and of the result.
+    /// Layout of the images, of the summand and of the result.
     pub layout: Layout,
 }
 
-/// Stride 1, nothing else.
+/// Stride 1, no padding, no ReLU, channels first.
 impl Default for ConvOptions {
     fn default() -> Self {
         Self {
@@ -34,8 +34,9 @@ impl Default for ConvOptions {
 }
 
 impl ConvOptions {
-    /// Those of Burn's layer. Nothing if it dilates, has groups, or pads unevenly: then it is for
-    /// Burn to compute.
+    /// The options of Burn's layer.
+    ///
+    /// `None` if it has dilation, groups or uneven padding; then Burn must compute it.
     pub fn of(conv: &Conv2d, layout: Layout) -> Option<Self> {
         let plain = conv.groups == 1 && conv.dilation == [1, 1];
         Some(Self {
@@ -47,11 +48,11 @@ impl ConvOptions {
     }
 }
 
-/// Computes `x ⊛ weight + bias + plus`, then ReLU if asked for.
+/// Computes `x ⊛ weight + bias + plus`, then ReLU if requested.
 ///
-/// `weight` is \[out, in, window height, window width\], `bias` \[out\]; `plus` is like the result.
-/// On the CPU all of it is one operation. GPUs of NVIDIA multiply on tensor cores in f16, bf16 and
-/// f32; Burn computes what they lack.
+/// `weight` is \[out, in, window height, window width\], `bias` \[out\]; `plus` has the shape of
+/// the result. On a CPU this is one operation. NVIDIA GPUs multiply on tensor cores in f16, bf16
+/// and f32. Burn computes shapes and types without a kernel.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -64,7 +65,7 @@ impl ConvOptions {
 /// ```
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn conv2d(
     x: Tensor<4>,
     weight: Tensor<4>,

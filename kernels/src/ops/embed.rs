@@ -1,16 +1,15 @@
-//! How a transformer for images begins.
+//! The embedding at the start of a vision transformer.
 
 use burn::tensor::Tensor;
 
 use crate::gpu;
 use crate::policy::{Engine, engine};
 
-/// Puts a class token before the patches of each image, if there is one, and adds a position to
-/// each.
+/// Puts a class token, if any, before the patches of each image, and adds positions.
 ///
 /// `patches` is \[images, patches, features\], `token` \[1, 1, features\], `positions` \[1, tokens,
-/// features\], the result \[images, tokens, features\]. On the CPU, and without a token, it is
-/// Burn's.
+/// features\], and the result \[images, tokens, features\]. On a CPU, and without a token, Burn
+/// computes it.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -22,7 +21,7 @@ use crate::policy::{Engine, engine};
 /// ```
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn embed(patches: Tensor<3>, token: Option<Tensor<3>>, positions: Tensor<3>) -> Tensor<3> {
     let dtype = patches.dtype();
     match token {

@@ -1,4 +1,4 @@
-//! Images from one layout to another.
+//! Conversions of images between layouts.
 
 use burn::tensor::Tensor;
 
@@ -6,7 +6,7 @@ use crate::cpu::flex;
 use crate::policy::{Engine, Layout, engine};
 
 impl Layout {
-    /// Turns \[batch, channels, height, width\] into this layout.
+    /// Converts \[batch, channels, height, width\] to this layout.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -24,7 +24,7 @@ impl Layout {
         }
     }
 
-    /// Turns this layout into \[batch, channels, height, width\].
+    /// Converts this layout to \[batch, channels, height, width\].
     pub fn to_channels_first(self, x: Tensor<4>) -> Tensor<4> {
         match self {
             Self::ChannelsFirst => x,
@@ -33,12 +33,12 @@ impl Layout {
         }
     }
 
-    /// Turns \[batch, height, width, channels\] into this layout.
+    /// Converts \[batch, height, width, channels\] to this layout.
     pub(super) fn of_channels_last(self, x: Tensor<4>) -> Tensor<4> {
         self.other().to_channels_first(x)
     }
 
-    /// Turns this layout into \[batch, height, width, channels\].
+    /// Converts this layout to \[batch, height, width, channels\].
     pub(super) fn to_channels_last(self, x: Tensor<4>) -> Tensor<4> {
         self.other().of_channels_first(x)
     }

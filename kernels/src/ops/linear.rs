@@ -9,13 +9,12 @@ use crate::cpu::flex;
 use crate::gpu;
 use crate::policy::{Engine, engine};
 
-/// Computes `x · weight + bias + plus`, then ReLU if asked for; with GELU, of `gelu(x)` in place of
-/// `x`.
+/// Computes `x · weight + bias + plus`, then ReLU if requested; with GELU, `gelu(x)` replaces `x`.
 ///
-/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], `plus` and the
-/// result \[…, out\]. On the CPU all of it is one operation, but for GELU in f32, which is faster
-/// apart; only the CPU reads `bf16`. GPUs of NVIDIA multiply on tensor cores in f16, bf16 and f32;
-/// Burn computes what they lack.
+/// `x` is \[…, in\], `weight` \[in, out\] as in Burn's layer, `bias` \[out\], `plus` and the result
+/// \[…, out\]. On a CPU this is one operation, except GELU in f32, which is faster separately; only
+/// a CPU uses `bf16`. NVIDIA GPUs multiply on tensor cores in f16, bf16 and f32. Burn computes
+/// shapes and types without a kernel.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -28,7 +27,7 @@ use crate::policy::{Engine, engine};
 /// ```
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn linear<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<2>,

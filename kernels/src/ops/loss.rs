@@ -6,14 +6,16 @@ use burn::tensor::{FloatDType, Int, Tensor};
 use crate::gpu;
 use crate::policy::{Engine, engine};
 
-/// Computes the mean over rows of the cross-entropy of softmax against classes, of which a share of
-/// `smoothing` (0 to 1) is spread evenly over all (Szegedy et al. 2016,
-/// <https://arxiv.org/abs/1512.00567>), as PyTorch's `label_smoothing` does it. With `other`, rows
-/// are of two classes each (Zhang et al. 2018, <https://arxiv.org/abs/1710.09412>): of that in
-/// `classes` by the weight in `other`, and of that in `other` by the rest.
+/// Computes the mean over rows of the cross-entropy of softmax.
 ///
-/// `logits` is \[rows, classes\] of any float type, all else \[rows\]. The result has one element,
-/// in f32, in which it is computed. On the CPU it is Burn's.
+/// `logits` is \[rows, classes\] of any float type, everything else \[rows\]. The result has one
+/// element, in f32, and is computed in f32. On a CPU Burn computes it.
+///
+/// - `smoothing` (0 to 1) is the share of the label that is spread evenly over all classes (Szegedy
+///   et al. 2016, <https://arxiv.org/abs/1512.00567>), as PyTorch's `label_smoothing`.
+/// - With `other`, each row has two classes (Zhang et al. 2018,
+///   <https://arxiv.org/abs/1710.09412>): the one in `classes` with the weight in `other`, and the
+///   class in `other` with the rest.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -25,7 +27,7 @@ use crate::policy::{Engine, engine};
 /// ```
 ///
 /// # Panics
-/// When there is not one class per row, as Burn's own operations do.
+/// Panics unless there is one class per row, as Burn's own operations do.
 pub fn cross_entropy(
     logits: Tensor<2>,
     classes: Tensor<1, Int>,
@@ -44,7 +46,8 @@ pub fn cross_entropy(
     let loss = mean(loss);
     match smoothing {
         0.0 => loss,
-        // The mean over samples and classes is that over samples of the evenly spread label's loss.
+        // The mean over samples and classes equals the mean over samples of the evenly spread
+        // label's loss.
         share => {
             let of_classes = log_probabilities.mean_dim(1).squeeze_dim::<1>(1);
             loss * (1.0 - share) - mean(of_classes) * share
@@ -52,13 +55,13 @@ pub fn cross_entropy(
     }
 }
 
-/// The mean in an order of its own: `Tensor::mean` adds atomically on CUDA, so that a run that is
-/// repeated may report another loss.
+/// The mean in a fixed order. `Tensor::mean` adds atomically on CUDA, so a repeated run might
+/// report another loss.
 fn mean(values: Tensor<1>) -> Tensor<1> {
     values.mean_dim(0)
 }
 
-/// How surprised each row of log-probabilities is by its class.
+/// The negative log-probability of each row's class.
 fn surprise(log_probabilities: &Tensor<2>, classes: Tensor<1, Int>) -> Tensor<1> {
     let picked = log_probabilities
         .clone()

@@ -1,14 +1,14 @@
 //! One function per layer, on Burn's tensors and on any device.
 //!
-//! Each is differentiable and asks [`policy`](crate::policy) who computes it: the kernels for the
-//! CPU, those for GPUs, or Burn's own operations. They take parameters as a module holds them, in
-//! f32 also where activations are in a low precision. The result has the type of the input.
+//! Each function is differentiable and asks [`policy`](crate::policy) which kernels compute it:
+//! those for the CPU, those for GPUs, or Burn's. It takes parameters as a module holds them, in f32
+//! even if activations have a low precision. The result has the type of the input.
 //!
-//! Functions of images take a [`Layout`]. [`layout()`] says which one is fastest on a device: a
-//! model turns its images once, by [`Layout::of_channels_first`], and computes all layers in it.
-//! Any layout works on any device.
+//! Functions of images take a [`Layout`]. [`layout()`] returns the fastest one for a device: a
+//! model converts its images once, with [`Layout::of_channels_first`], and computes all layers in
+//! it. Any layout works on any device.
 //!
-//! Like Burn's operations they panic where shapes do not fit together, and on the CPU where
+//! Like Burn's operations they panic if shapes do not match. On a CPU they also panic if
 //! `BURN_DIST_KERNELS_ISA` names no instruction set of this machine.
 //!
 //! ```
@@ -60,7 +60,7 @@ fn in_f32<const D: usize>(
     operation(x.cast(FloatDType::F32)).cast(dtype)
 }
 
-/// `x`, and what is added to it.
+/// `x` plus the optional summand.
 fn added<const D: usize>(x: Tensor<D>, plus: Option<Tensor<D>>) -> Tensor<D> {
     match plus {
         Some(plus) => x + plus,
@@ -72,7 +72,7 @@ fn f32<const D: usize>(parameter: Tensor<D>) -> Tensor<D> {
     parameter.cast(FloatDType::F32)
 }
 
-/// Rows above and below, columns on both sides, where these are the same.
+/// Padding of rows and of columns, if it is the same on both sides.
 fn even(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
     match *padding {
         PaddingConfig2d::Valid => Some([0, 0]),

@@ -1,4 +1,4 @@
-//! Normalizations. They compute in f32 whatever the type of their input is.
+//! Normalizations. They compute in f32 for every input type.
 
 use burn::tensor::{FloatDType, Tensor, module};
 
@@ -9,8 +9,10 @@ use crate::cpu::flex;
 use crate::gpu;
 use crate::policy::{Engine, Layout, engine};
 
-/// Normalises each row of `x`, \[…, features\], by its own mean and variance (Ba et al. 2016,
-/// <https://arxiv.org/abs/1607.06450>); `weight` and `bias` are \[features\].
+/// Normalises each row of `x` by its own mean and variance.
+///
+/// `x` is \[…, features\]; `weight` and `bias` (`parameters`) are \[features\]. Ba et al. 2016,
+/// <https://arxiv.org/abs/1607.06450>.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -22,7 +24,7 @@ use crate::policy::{Engine, Layout, engine};
 /// ```
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn layer_norm<const D: usize>(
     x: Tensor<D>,
     parameters: [Tensor<1>; 2],
@@ -47,7 +49,7 @@ enum Moments {
 }
 
 impl BatchMoments {
-    /// Mean and biased variance of the batch, \[channels\] each.
+    /// Takes mean and biased variance of the batch, \[channels\] each.
     pub fn new(mean: Tensor<1>, variance: Tensor<1>) -> Self {
         Self(Moments::Tensors(Box::new(
             [mean, variance].map(Tensor::without_autodiff),
@@ -62,7 +64,7 @@ impl BatchMoments {
         }
     }
 
-    /// The variances, divided by the number of values, \[channels\].
+    /// The biased variances (divided by the number of values), \[channels\].
     pub fn variance(&self) -> Tensor<1> {
         match &self.0 {
             Moments::Tensors(moments) => moments[1].clone(),
@@ -70,8 +72,10 @@ impl BatchMoments {
         }
     }
 
-    /// Takes them into a running mean and variance: `1 - momentum` of `old`, and `momentum` of
-    /// these, the variances times `unbias`.
+    /// Updates a running mean and variance.
+    ///
+    /// The result is `1 - momentum` of `old` plus `momentum` of these, with the variances times
+    /// `unbias`.
     pub fn running(&self, old: [Tensor<1>; 2], momentum: f64, unbias: f64) -> [Tensor<1>; 2] {
         let [mean, variance] = old.map(Tensor::without_autodiff);
         match &self.0 {
@@ -92,11 +96,10 @@ impl BatchMoments {
     }
 }
 
-/// Normalises images by mean and variance of this batch, which it returns too (Ioffe & Szegedy
-/// 2015,
-/// <https://arxiv.org/abs/1502.03167>); `weight` and `bias` are \[channels\].
+/// Normalises images by mean and variance of this batch, and returns both.
 ///
-/// GPUs compute what follows in the same kernel, the CPU ReLU.
+/// `weight` and `bias` (`parameters`) are \[channels\]. GPUs compute the operations in `then` in
+/// the same kernel, a CPU only ReLU. Ioffe & Szegedy 2015, <https://arxiv.org/abs/1502.03167>.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -113,7 +116,7 @@ impl BatchMoments {
 /// ```
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn batch_norm_train(
     x: Tensor<4>,
     parameters: [Tensor<1>; 2],
@@ -150,8 +153,10 @@ pub fn batch_norm_train(
     }
 }
 
-/// Normalises images by a given mean and variance, \[channels\] each, as in evaluation; else as
-/// [`batch_norm_train`]. On GPUs it is Burn's where it is to be differentiated.
+/// Normalises images by a given mean and variance, as in evaluation.
+///
+/// `moments` are mean and variance, \[channels\] each; otherwise as [`batch_norm_train`]. On a GPU
+/// Burn computes it if it must be differentiable.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -166,7 +171,7 @@ pub fn batch_norm_train(
 /// ```
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn batch_norm(
     x: Tensor<4>,
     parameters: [Tensor<1>; 2],
@@ -199,7 +204,7 @@ pub fn batch_norm(
     }
 }
 
-/// Computes what follows a normalization, for one that a model computes itself.
+/// Computes the operations after a normalization that a model computes itself.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -218,7 +223,7 @@ pub fn finish_norm(x: Tensor<4>, then: ThenNorm) -> Tensor<4> {
     }
 }
 
-/// What is left of it after the CPU's kernel.
+/// The operations that remain after the CPU kernel.
 fn after_cpu(out: Tensor<4>, layout: Layout, then: ThenNorm) -> Tensor<4> {
     let then = ThenNorm {
         relu: false,
@@ -227,7 +232,7 @@ fn after_cpu(out: Tensor<4>, layout: Layout, then: ThenNorm) -> Tensor<4> {
     finish_norm(layout.of_channels_last(out), then)
 }
 
-/// With channels first.
+/// Converts the operands to channels first.
 fn first(then: ThenNorm, layout: Layout) -> ThenNorm {
     ThenNorm {
         plus: then.plus.map(|plus| layout.to_channels_first(plus)),

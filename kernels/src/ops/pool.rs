@@ -9,12 +9,12 @@ use crate::cpu::flex;
 use crate::gpu;
 use crate::policy::{Engine, Layout, engine};
 
-/// How the window of [`max_pool2d`] slides.
+/// Window, stride and padding of [`max_pool2d`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
     /// Height and width of the window.
     pub window: [usize; 2],
-    /// Step of the window down and to the right.
+    /// Stride down and to the right.
     pub stride: [usize; 2],
     /// Pixels around the image that never win; at most half a window.
     pub padding: [usize; 2],
@@ -23,8 +23,9 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// Those of Burn's layer. Nothing if it dilates, counts windows in part, or pads unevenly: then
-    /// it is for Burn to compute.
+    /// The options of Burn's layer.
+    ///
+    /// `None` if it has dilation, partial windows or uneven padding; then Burn must compute it.
     pub fn of(pool: &MaxPool2d, layout: Layout) -> Option<Self> {
         let plain = pool.dilation == [1, 1] && !pool.ceil_mode;
         Some(Self {
@@ -36,7 +37,7 @@ impl PoolOptions {
     }
 }
 
-/// Computes the maximum of each window; its gradient goes to the first pixel that has it.
+/// Computes the maximum of each window. Its gradient goes to the first pixel with that value.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -53,7 +54,7 @@ impl PoolOptions {
 /// ```
 ///
 /// # Panics
-/// When the windows do not fit into the images, as Burn's own operations do.
+/// Panics if a window does not fit into the images, as Burn's own operations do.
 pub fn max_pool2d(x: Tensor<4>, options: PoolOptions) -> Tensor<4> {
     let PoolOptions {
         window,
@@ -88,8 +89,9 @@ pub fn max_pool2d(x: Tensor<4>, options: PoolOptions) -> Tensor<4> {
     }))
 }
 
-/// Computes the mean over the first `height` rows and `width` columns: \[batch, channels\]. Sums
-/// are in f32.
+/// Computes the mean over the first `height` rows and `width` columns.
+///
+/// The result is \[batch, channels\]. Sums are in f32.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -100,7 +102,7 @@ pub fn max_pool2d(x: Tensor<4>, options: PoolOptions) -> Tensor<4> {
 /// ```
 ///
 /// # Panics
-/// When `x` has fewer rows or columns.
+/// Panics if `x` has fewer rows or columns.
 pub fn mean_of_pixels(x: Tensor<4>, [height, width]: [usize; 2], layout: Layout) -> Tensor<2> {
     let whole = layout.size(&x) == [height, width];
     let [batch, _, _, _] = x.dims();
@@ -128,8 +130,9 @@ pub fn mean_of_pixels(x: Tensor<4>, [height, width]: [usize; 2], layout: Layout)
     })
 }
 
-/// Computes the mean over all tokens: \[batch, tokens, features\] to \[batch, features\]. On GPUs
-/// it is Burn's, in f32.
+/// Computes the mean over tokens: \[batch, tokens, features\] to \[batch, features\].
+///
+/// On a GPU Burn computes it, in f32.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
