@@ -1,8 +1,8 @@
-//! Checks that the configurations of all models share: sizes, rates, and products that overflow.
+//! Checks of configurations that all models share: sizes, rates, and products that overflow.
 
 use crate::ModelError;
 
-/// Far above any network that trains, and few enough to be made in an instant.
+/// Largest number of blocks: far above any network that trains, and quick to build.
 const MOST_BLOCKS: usize = 10_000;
 
 /// Refuses a size of zero.
@@ -16,7 +16,7 @@ pub(crate) fn sizes(
     }
 }
 
-/// Refuses what is no probability below one.
+/// Refuses a rate outside `[0, 1)`.
 pub(crate) fn rates(model: &'static str, rates: &[(&'static str, f64)]) -> Result<(), ModelError> {
     match rates.iter().find(|(_, rate)| !(0.0..1.0).contains(rate)) {
         Some((field, value)) => Err(ModelError::Dropout {
@@ -28,7 +28,7 @@ pub(crate) fn rates(model: &'static str, rates: &[(&'static str, f64)]) -> Resul
     }
 }
 
-/// Refuses more blocks than can be meant, before memory is taken for them.
+/// Refuses too many blocks, before memory is allocated for them.
 pub(crate) fn blocks(model: &'static str, blocks: usize) -> Result<(), ModelError> {
     if blocks <= MOST_BLOCKS {
         return Ok(());
@@ -40,7 +40,7 @@ pub(crate) fn blocks(model: &'static str, blocks: usize) -> Result<(), ModelErro
     })
 }
 
-/// Refuses images that are smaller than `minimum` in one direction.
+/// Refuses images smaller than `minimum` in one direction.
 pub(crate) fn image(
     model: &'static str,
     [height, width]: [usize; 2],
@@ -57,7 +57,7 @@ pub(crate) fn image(
     })
 }
 
-/// Refuses a weight, given by its dimensions, whose bytes cannot be counted.
+/// Refuses a weight whose number of bytes overflows. It is given by its dimensions.
 pub(crate) fn weight(model: &'static str, dimensions: &[usize]) -> Result<(), ModelError> {
     dimensions
         .iter()

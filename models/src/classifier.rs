@@ -1,30 +1,31 @@
-//! What a training loop needs to know of a model that names the class of an image.
+//! The trait of image classifiers, for training loops.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-/// A model from images to one logit per class.
+/// A model that maps images to one logit per class.
 pub trait ImageClassifier: Module {
-    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
+    /// Computes logits `[batch, classes]` of images `[batch, channels, height, width]`.
     fn forward(&self, images: Tensor<4>) -> Tensor<2>;
 
     /// Number of classes, the second dimension of the logits.
     fn num_classes(&self) -> usize;
 
-    /// Floating-point operations of the forward pass for one image \[channels, height, width\]: two
-    /// for each multiply-add of convolutions, linear layers and attention. Training an image takes
-    /// [`flops::TRAINING`](crate::flops::TRAINING) times as many.
+    /// Floating-point operations of the forward pass for one image \[channels, height, width\].
     ///
-    /// Nothing if the model does not know; then nobody can say what share of a device it uses.
+    /// Each multiply-add of convolutions, linear layers and attention counts as two. Training an
+    /// image takes [`flops::TRAINING`](crate::flops::TRAINING) times as many. `None` if the model
+    /// does not know; then the utilisation of a device cannot be reported.
     fn flops(&self, _image: [usize; 3]) -> Option<u64> {
         None
     }
 
-    /// Values that one image \[channels, height, width\] gives to each channel of the batch
-    /// normalization that gets the fewest. In training a batch normalization needs two or more
-    /// values per channel from all images of a micro-batch together.
+    /// Values per channel that one image \[channels, height, width\] gives to a batch
+    /// normalization.
     ///
-    /// Nothing without batch normalizations, or if the model does not know.
+    /// The minimum over the model's batch normalizations. In training a batch normalization needs
+    /// two or more values per channel from a whole micro-batch. `None` without batch
+    /// normalizations, or if the model does not know.
     fn normalized_values(&self, _image: [usize; 3]) -> Option<usize> {
         None
     }

@@ -54,12 +54,12 @@ pub struct CnnConfig {
 impl CnnConfig {
     /// Builds the model on `device`.
     ///
-    /// Weights and biases are uniform in ±1/√fan_in: Burn's default for convolutions and linear
-    /// layers, and the same distribution as PyTorch's (Kaiming-uniform with a = √5).
+    /// Weights and biases are uniform in ±1/√fan_in. This is Burn's default for convolutions and
+    /// linear layers, and the same distribution as PyTorch's (Kaiming-uniform with a = √5).
     ///
     /// # Errors
     ///
-    /// A size of zero, images below 6×6 pixels, a dropout rate outside `[0, 1)`.
+    /// Fails for a size of zero, images below 6×6 pixels, or a dropout rate outside `[0, 1)`.
     pub fn init(&self, device: &Device) -> Result<Cnn, ModelError> {
         let features = self.flat_features()?;
         let [first, second] = self.filters;
@@ -77,8 +77,7 @@ impl CnnConfig {
         })
     }
 
-    /// Checks the configuration and returns the number of features that enter the first linear
-    /// layer.
+    /// Checks the configuration and returns the number of features of the first linear layer.
     fn flat_features(&self) -> Result<usize, ModelError> {
         let sizes = [
             ("channels", self.channels),
@@ -129,7 +128,7 @@ impl CnnConfig {
             (self.hidden, self.classes),
         ];
         for (inputs, outputs) in largest {
-            // Bytes of the layer's weight in f32, kernels included.
+            // Bytes of the layer's weight in f32, with the kernel.
             inputs
                 .checked_mul(outputs)?
                 .checked_mul(KERNEL * KERNEL * size_of::<f32>())?;
@@ -156,9 +155,9 @@ pub struct Cnn {
 }
 
 impl Cnn {
-    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
+    /// Computes logits `[batch, classes]` of images `[batch, channels, height, width]`.
     ///
-    /// Dropout is active on an autodiff device alone; evaluate the module that
+    /// Dropout is active only on an autodiff device. For evaluation use the module that
     /// [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let (path, images) = Path::enter(images);

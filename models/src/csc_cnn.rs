@@ -41,11 +41,11 @@ pub struct CscCnnConfig {
 }
 
 impl CscCnnConfig {
-    /// Builds the model on `device`: weights and biases uniform in ±1/√fan_in, as PyTorch draws
-    /// them when nothing is said.
+    /// Builds the model on `device`. Weights and biases are uniform in ±1/√fan_in, PyTorch's
+    /// default.
     ///
     /// # Errors
-    /// A size of zero, images below 4×4 pixels.
+    /// Fails for a size of zero or images below 4×4 pixels.
     pub fn init(&self, device: &Device) -> Result<CscCnn, ModelError> {
         let features = self.checked_features()?;
         let [first, second] = self.filters;
@@ -57,7 +57,7 @@ impl CscCnnConfig {
         })
     }
 
-    /// Checks the configuration and returns the number of features that enter the linear layer.
+    /// Checks the configuration and returns the number of features of the linear layer.
     fn checked_features(&self) -> Result<usize, ModelError> {
         let [first, second] = self.filters;
         check::sizes(
@@ -116,9 +116,9 @@ impl Stage {
 }
 
 impl CscCnn {
-    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
+    /// Computes logits `[batch, classes]` of images `[batch, channels, height, width]`.
     ///
-    /// Batch statistics are active on an autodiff device alone; evaluate the module that
+    /// Batch statistics are used only on an autodiff device. For evaluation use the module that
     /// [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let (path, images) = Path::enter(images);

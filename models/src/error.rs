@@ -1,6 +1,6 @@
-//! What can be wrong with a model's configuration.
+//! Errors of model configurations.
 
-/// A configuration no model can be built from.
+/// An invalid model configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A size that must be at least one is zero.
@@ -11,7 +11,7 @@ pub enum ModelError {
         /// Field of its configuration.
         field: &'static str,
     },
-    /// A dropout rate that is no probability below one.
+    /// A dropout rate is outside `[0, 1)`.
     #[error("{model}: `{field}` is {value}, but must be at least 0 and below 1")]
     Dropout {
         /// Name of the model.
@@ -21,7 +21,7 @@ pub enum ModelError {
         /// Its value.
         value: f64,
     },
-    /// An image from which nothing would be left after the convolutions.
+    /// Images are too small: nothing would be left after the convolutions.
     #[error(
         "{model}: images of {height}×{width} pixels are too small; the minimum is \
          {minimum}×{minimum}"
@@ -36,17 +36,17 @@ pub enum ModelError {
         /// Smallest side that works.
         minimum: usize,
     },
-    /// A number of layers that the model cannot have.
+    /// The model cannot have this number of layers.
     #[error("{model}: the depth is {depth}, but must be {wanted}")]
     Depth {
         /// Name of the model.
         model: &'static str,
         /// Number of layers.
         depth: usize,
-        /// What it can be.
+        /// The possible numbers.
         wanted: &'static str,
     },
-    /// More blocks than can be meant.
+    /// The model has too many blocks.
     #[error("{model}: {blocks} blocks are too many; the maximum is {most}")]
     TooDeep {
         /// Name of the model.
@@ -56,7 +56,7 @@ pub enum ModelError {
         /// Largest number that works.
         most: usize,
     },
-    /// Heads that cannot share the width among them.
+    /// The number of heads does not divide the width.
     #[error("{model}: `heads` is {heads}, but must divide `dim`, {dim}")]
     Heads {
         /// Name of the model.
@@ -66,7 +66,7 @@ pub enum ModelError {
         /// Width of the tokens.
         dim: usize,
     },
-    /// Images that cannot be cut into whole patches.
+    /// Patches do not divide the images.
     #[error(
         "{model}: images of {height}×{width} pixels do not divide into patches of {patch}×{patch}. \
          Choose a `patch` that divides both sides"
@@ -81,7 +81,7 @@ pub enum ModelError {
         /// Side of a patch.
         patch: usize,
     },
-    /// Sizes whose product does not fit in memory addresses.
+    /// The product of sizes overflows.
     #[error("{model}: the sizes are too large, the number of parameters overflows")]
     TooLarge {
         /// Name of the model.

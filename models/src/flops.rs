@@ -1,18 +1,20 @@
-//! How much arithmetic a model does, from the shapes of its layers.
+//! Counts a model's operations from the shapes of its layers.
 //!
-//! Counted are the products of convolutions, linear layers and attention, each multiplication with
-//! the addition that follows it as two operations. Normalisation, activations and pooling do less
-//! than a hundredth of that and are left out, as is usual.
+//! It counts the products of convolutions, linear layers and attention, with two operations for
+//! each multiply-add. Normalization, activations and pooling add less than a hundredth and are left
+//! out, as is usual.
 
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
 use burn::nn::{Linear, PaddingConfig2d};
 
-/// Operations of one training image for each operation of its forward pass: the backward pass
-/// computes the gradients of the activations and of the weights, which each cost as much again.
+/// Operations of training an image, for each operation of its forward pass.
+///
+/// Backward computes the gradients of activations and of weights, at the cost of one forward pass
+/// each.
 pub const TRAINING: u64 = 3;
 
-/// Follows one image through a model: its shape so far, and the operations.
+/// Follows one image through a model, with its current shape and the operations so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tracer {
     /// Channels, height, width.
@@ -21,7 +23,7 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// Before the first layer, with an image of \[channels, height, width\].
+    /// Starts with an image of \[channels, height, width\].
     pub fn new(shape: [usize; 3]) -> Self {
         Self {
             shape,
@@ -29,7 +31,7 @@ impl Tracer {
         }
     }
 
-    /// Adds the operations of a product of matrices: `rows` × `inner` by `inner` × `columns`.
+    /// Adds the operations of a matrix product: `rows` × `inner` by `inner` × `columns`.
     pub fn product(&mut self, rows: usize, inner: usize, columns: usize) {
         let sizes = [rows, inner, columns].map(|size| size as u64);
         let products = sizes.into_iter().fold(2, u64::saturating_mul);
@@ -52,7 +54,7 @@ impl Tracer {
         self.shape = [outputs, height, width];
     }
 
-    /// A convolution beside the others, whose result is added to theirs.
+    /// Adds a convolution in parallel to others, whose result is added to theirs.
     pub fn side(&mut self, conv: &Conv2d) {
         let shape = self.shape;
         self.conv(conv);
@@ -68,12 +70,12 @@ impl Tracer {
         self.shape = [channels, size(height, 0), size(width, 1)];
     }
 
-    /// A linear layer on one vector.
+    /// Adds a linear layer on one vector.
     pub fn linear(&mut self, linear: &Linear) {
         self.linear_on(linear, 1);
     }
 
-    /// A linear layer on each of `tokens` vectors.
+    /// Adds a linear layer on each of `tokens` vectors.
     pub fn linear_on(&mut self, linear: &Linear, tokens: usize) {
         let [inputs, outputs] = linear.weight.lazy_shape().dims::<2>();
         self.product(tokens, inputs, outputs);
@@ -83,7 +85,8 @@ impl Tracer {
         self.operations
     }
 
-    /// Positions of the image so far. Layers never enlarge it, so none before had fewer.
+    /// Number of positions of the image now. Layers never enlarge it, so this is the minimum so
+    /// far.
     pub fn positions(&self) -> usize {
         let [_, height, width] = self.shape;
         height.saturating_mul(width)
@@ -122,7 +125,7 @@ mod tests {
         model.flops(image).unwrap() as f64
     }
 
-    /// Within half of the last digit of a published number.
+    /// Checks a published number, within half of its last digit.
     #[track_caller]
     fn assert_about(found: f64, published: f64, digit: f64) {
         let difference = (found - published).abs();
@@ -144,16 +147,16 @@ mod tests {
     fn large_networks_are_as_published() {
         let device = Device::flex();
         let (imagenet, cifar) = ([3, 224, 224], [3, 32, 32]);
-        // Multiply-adds: torchvision's tables of models.
+        // Multiply-adds from torchvision's tables of models.
         let resnet18 = ResNetConfig::resnet18(1000).init(&device).unwrap();
         assert_about(flops(resnet18, imagenet) / 2.0, 1.814e9, 1e6);
         let resnet50 = ResNetConfig::resnet50(1000).init(&device).unwrap();
         assert_about(flops(resnet50, imagenet) / 2.0, 4.089e9, 1e6);
         let vit = VitConfig::vit_b_16(1000).init(&device).unwrap();
-        // In the last block the patches have neither projection nor network.
+        // In the last block the patches have neither projection nor MLP.
         let saved = 196.0 * (768.0 * 768.0 + 2.0 * 768.0 * 3072.0);
         assert_about(flops(vit, imagenet) / 2.0 + saved, 17.564e9, 1e6);
-        // The paper of wide residual networks says 5.2 billion for WRN-28-10.
+        // The paper on wide residual networks states 5.2 billion for WRN-28-10.
         let wide = WideResNetConfig::wrn_28_10(10).init(&device).unwrap();
         assert_about(flops(wide, cifar) / 2.0, 5.2e9, 1e8);
     }
@@ -208,7 +211,7 @@ mod tests {
         let (patches, tokens, dim) = (6, 7, 8);
         let attention = tokens * 3 * dim * dim + 2 * tokens * tokens * dim;
         let network = dim * dim + 2 * dim * 32;
-        // Only the class token goes on after the last attention.
+        // Only the class token continues after the last attention.
         let by_hand = patches * 48 * dim + 2 * attention + (tokens + 1) * network + dim * 7;
         assert_eq!(vit.flops([3, 8, 12]), Some(2 * by_hand));
     }

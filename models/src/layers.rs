@@ -1,4 +1,5 @@
-//! Layers as the reference implementations initialise them, and how they are read.
+//! Layers with the initialization of the reference implementations, and functions that read their
+//! parameters.
 
 use burn::module::Param;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -7,13 +8,13 @@ use burn::tensor::{Device, Tensor};
 use burn_dist::autograd::full_precision;
 use kernels::ops;
 
-/// How the weight of a convolution is drawn.
+/// Initialization of a convolution's weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Draw {
-    /// Uniform in ±1/√fan_in, as PyTorch does when nothing is said.
+    /// Uniform in ±1/√fan_in, PyTorch's default.
     Default,
-    /// Normal with variance 2/fan_out (He et al. 2015, <https://arxiv.org/abs/1502.01852>), as the
-    /// residual networks are initialised.
+    /// Normal with variance 2/fan_out, as residual networks are initialised (He et al. 2015,
+    /// <https://arxiv.org/abs/1502.01852>).
     KaimingFanOut,
 }
 
@@ -41,19 +42,18 @@ pub(crate) fn conv(
     }
 }
 
-/// A linear layer drawn as PyTorch does when nothing is said, uniform in ±1/√fan_in.
+/// A linear layer with PyTorch's default initialization, uniform in ±1/√fan_in.
 pub(crate) fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
     LinearConfig::new(inputs, outputs).init(device)
 }
 
-/// A parameter as it is, also where the model trains in a low precision: `kernels::ops` rounds it
-/// where it computes in that. Reading draws a parameter, the first time, and gathers it where it is
-/// sharded.
+/// Reads a parameter uncast, even if the model trains in low precision: `kernels::ops` rounds it
+/// where needed. Reading initializes a lazy parameter, and gathers a sharded one.
 pub(crate) fn read<const D: usize>(parameter: &Param<Tensor<D>>) -> Tensor<D> {
     full_precision(|| parameter.val())
 }
 
-/// Dropout, on an autodiff device alone.
+/// Applies dropout, on an autodiff device only.
 pub(crate) fn dropout<const D: usize>(dropout: &Dropout, x: Tensor<D>) -> Tensor<D> {
     match drops(dropout, &x) {
         true => ops::dropout(x, dropout.prob),
@@ -61,7 +61,7 @@ pub(crate) fn dropout<const D: usize>(dropout: &Dropout, x: Tensor<D>) -> Tensor
     }
 }
 
-/// Whether any of `x` drops out.
+/// Whether elements of `x` drop out.
 pub(crate) fn drops<const D: usize>(dropout: &Dropout, x: &Tensor<D>) -> bool {
     dropout.prob > 0.0 && dropout.training.is_enabled() && x.device().is_autodiff()
 }

@@ -1,7 +1,19 @@
 //! Image models for Burn: a configuration, `init(&device)`, `forward`.
 //!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use models::{ImageClassifier, ModelError, WideResNetConfig};
+//!
+//! let device = Device::flex();
+//! let model = WideResNetConfig::wrn_16_4(10).init(&device)?;
+//! let logits = model.forward(Tensor::zeros([2, 3, 32, 32], &device));
+//! assert_eq!(logits.dims(), [2, model.num_classes()]);
+//! # Ok::<(), ModelError>(())
+//! ```
+//!
 //! Every model calls [`boundary`](burn_dist::autograd::boundary) where a block begins, so that
-//! distributed training can hand gradients over block by block; alone it costs nothing.
+//! distributed training can hand over gradients block by block. Without distributed training it
+//! does nothing.
 //!
 //! | model | reference |
 //! |---|---|
@@ -11,6 +23,11 @@
 //! | [`PlainWideResNet`] | the Olivia guide of Sigma2 |
 //! | [`ResNet`] | torchvision's ResNet-18 and -50 |
 //! | [`Vit`] | timm's vision transformers |
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`weights`] | PyTorch and safetensors files: load, fine-tune, save |
+//! | [`flops`] | operations of a model |
 
 mod check;
 mod classifier;

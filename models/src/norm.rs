@@ -1,9 +1,9 @@
-//! Normalizations that compute in `f32` whatever the precision of the model is, and a batch
-//! normalization whose running statistics are PyTorch's.
+//! Normalizations that compute in `f32` for every precision of the model, and a batch normalization
+//! with PyTorch's running statistics.
 //!
-//! Burn's own batch normalization keeps the biased variance of each batch; PyTorch keeps the
-//! unbiased one, so models that come from there, or go there, would be evaluated with other
-//! numbers. And in mixed precision Burn's own layers compute in the low type.
+//! Burn's batch normalization keeps the biased variance of each batch and PyTorch's the unbiased
+//! one, so weights that move between the two would be evaluated differently. In mixed precision
+//! Burn's layers compute in the low type.
 
 use burn::module::{Module, Param, RunningState};
 use burn::nn::Initializer;
@@ -16,9 +16,10 @@ use crate::layers::read;
 const EPSILON: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
 
-/// `nn.BatchNorm2d` with PyTorch's defaults (Ioffe & Szegedy 2015,
-/// <https://arxiv.org/abs/1502.03167>): ε = 1e-5, running statistics that take a tenth of each
-/// batch's mean and unbiased variance. The names are PyTorch's too.
+/// PyTorch's `nn.BatchNorm2d` with its defaults and parameter names.
+///
+/// ε is 1e-5, and running statistics take a tenth of each batch's mean and unbiased variance. Ioffe
+/// & Szegedy 2015, <https://arxiv.org/abs/1502.03167>.
 #[derive(Module, Debug)]
 pub struct BatchNorm2d {
     /// Scale of each channel, \[channels\].
@@ -32,7 +33,7 @@ pub struct BatchNorm2d {
 }
 
 impl BatchNorm2d {
-    /// For `channels` channels: scale 1, offset 0, mean 0, variance 1.
+    /// Creates a layer for `channels` channels: scale 1, offset 0, mean 0, variance 1.
     pub fn new(channels: usize, device: &Device) -> Self {
         Self {
             weight: Initializer::Ones.init([channels], device),
@@ -42,14 +43,15 @@ impl BatchNorm2d {
         }
     }
 
-    /// Normalises `x`, \[batch, channels, height, width\]. On an autodiff device it uses and
-    /// remembers the statistics of the batch; elsewhere it uses those it remembers.
-    /// Computes in `f32` and returns the type of `x`.
+    /// Normalises `x`, \[batch, channels, height, width\], and returns its type; computes in `f32`.
+    ///
+    /// On an autodiff device it uses the statistics of the batch and updates the running ones.
+    /// Elsewhere it uses the running statistics.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         self.forward_then(x, Layout::ChannelsFirst, ThenNorm::default())
     }
 
-    /// The same in a layout, and what follows it.
+    /// Normalises in a layout, with the operations that follow.
     pub(crate) fn forward_then(&self, x: Tensor<4>, layout: Layout, then: ThenNorm) -> Tensor<4> {
         let device = x.device();
         let channel = match layout {
@@ -74,7 +76,7 @@ impl BatchNorm2d {
         out
     }
 
-    /// Takes the moments of `values` values into the running statistics.
+    /// Updates the running statistics with the moments of `values` values.
     fn remember(&self, values: usize, moments: &BatchMoments) {
         let states = [&self.running_mean, &self.running_var];
         let old = states.map(RunningState::value_sync);
@@ -84,11 +86,11 @@ impl BatchNorm2d {
         }
     }
 
-    /// By the statistics of all ranks' batches together; the channels of `x`, in `f32`, are its
-    /// dimension `channel`.
+    /// Normalises by the statistics of all ranks' batches together. `x` is in `f32`, with the
+    /// channels in dimension `channel`.
     ///
-    /// Sums of squares are taken around the running mean, which is the same on all ranks and near
-    /// the batch's: around zero they would lose the digits of a variance that is small beside the
+    /// Squares are summed around the running mean, which is the same on all ranks and near the
+    /// batch's. Around zero the sums would lose the digits of a variance that is small beside the
     /// mean.
     fn train_together(&self, x: Tensor<4>, channel: usize) -> Tensor<4> {
         let (dims, device) = (x.dims(), x.device());
@@ -123,13 +125,15 @@ impl BatchNorm2d {
     }
 }
 
-/// What a variance that is divided by `values` is multiplied by. One value has none to correct.
+/// Factor that corrects a variance that was divided by `values`. A single value has nothing to
+/// correct.
 fn unbias(values: usize) -> f64 {
     values as f64 / (values as f64 - 1.0).max(1.0)
 }
 
-/// Layer normalization over the last dimension (Ba et al. 2016,
-/// <https://arxiv.org/abs/1607.06450>). The names are those of Burn's layer.
+/// Layer normalization over the last dimension, with the parameter names of Burn's layer.
+///
+/// Ba et al. 2016, <https://arxiv.org/abs/1607.06450>.
 #[derive(Module, Debug)]
 pub struct LayerNorm {
     /// Scale of each feature, \[features\].
@@ -140,7 +144,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// For `features` features: scale 1, offset 0.
+    /// Creates a layer for `features` features: scale 1, offset 0.
     pub fn new(features: usize, epsilon: f64, device: &Device) -> Self {
         Self {
             gamma: Initializer::Ones.init([features], device),

@@ -1,10 +1,10 @@
-//! How images lie while they go through a model, and how its layers read their parameters.
+//! Layout of images on their way through a model, and the calls of its layers.
 //!
-//! A model asks [`Path::enter`] once, and computes each layer by the path: it is written once for
-//! all layouts. What computes a layer is said by `kernels::ops`, where all of them are.
+//! A model calls [`Path::enter`] once and computes each layer through the path, so it is written
+//! once for all layouts. `kernels::ops` chooses the implementation of each layer.
 //!
-//! In `bf16` the path of the CPU has activations in `f32` and rounds the factors of the products in
-//! linear layers and attention (a processor with dot products of `bf16` doubles their speed).
+//! In `bf16` the CPU path keeps activations in `f32` and rounds the factors of the products in
+//! linear layers and attention. A CPU with `bf16` dot products doubles their speed.
 
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
@@ -19,17 +19,17 @@ use crate::norm::BatchNorm2d;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     layout: Layout,
-    /// Whether the factors of products are in `bf16`, and all else in `f32`.
+    /// Whether the factors of products are in `bf16`, and everything else in `f32`.
     bf16: bool,
 }
 
-/// What follows a convolution or a linear layer.
+/// The operations after a convolution or a linear layer.
 pub(crate) struct Then<const D: usize> {
     relu: bool,
     plus: Option<Tensor<D>>,
 }
 
-/// Nothing.
+/// No operation.
 pub(crate) fn then_nothing<const D: usize>() -> Then<D> {
     Then {
         relu: false,
@@ -64,8 +64,7 @@ impl<const D: usize> Then<D> {
 }
 
 impl Path {
-    /// The path for `images`, \[batch, channels, height, width\], and the images as its layers want
-    /// them.
+    /// The path for `images`, \[batch, channels, height, width\], and the images in its layout.
     pub fn enter(images: Tensor<4>) -> (Self, Tensor<4>) {
         let (layout, dtype) = (
             ops::layout(&images.device(), images.dtype()),
@@ -79,7 +78,7 @@ impl Path {
         (Self { layout, bf16 }, layout.of_channels_first(images))
     }
 
-    /// The logits in the type that the images had.
+    /// Casts the logits to the type of the images.
     pub fn leave(self, logits: Tensor<2>) -> Tensor<2> {
         match self.bf16 {
             true => logits.cast(FloatDType::BF16),
@@ -87,7 +86,7 @@ impl Path {
         }
     }
 
-    /// A convolution and what follows it.
+    /// A convolution and the operations after it.
     pub fn conv(self, conv: &Conv2d, x: Tensor<4>, then: Then<4>) -> Tensor<4> {
         let Some(options) = ConvOptions::of(conv, self.layout) else {
             return then.after(self.by_burn(x, |x| conv.forward(x)));
@@ -102,12 +101,12 @@ impl Path {
         ops::conv2d(x, weight, bias, then.plus, options)
     }
 
-    /// A linear layer on the last dimension, and what follows it.
+    /// A linear layer on the last dimension, and the operations after it.
     pub fn linear<const D: usize>(self, linear: &Linear, x: Tensor<D>, then: Then<D>) -> Tensor<D> {
         self.linear_after(false, linear, x, then)
     }
 
-    /// GELU, a linear layer, and what follows them.
+    /// GELU, a linear layer, and the operations after them.
     pub fn gelu_linear<const D: usize>(
         self,
         linear: &Linear,
@@ -134,7 +133,7 @@ impl Path {
         ops::linear(x, weight, bias, then.plus, options)
     }
 
-    /// A linear layer, dropout, and what follows them.
+    /// A linear layer, dropout, and the operations after them.
     pub fn linear_dropout<const D: usize>(
         self,
         linear: &Linear,
@@ -151,13 +150,13 @@ impl Path {
         ))
     }
 
-    /// Attention of as many heads among the queries, keys and values in `qkv`, \[batch, tokens, 3 ·
+    /// Attention with `heads` heads on the queries, keys and values in `qkv`, \[batch, tokens, 3 ·
     /// features\].
     pub fn attention(self, qkv: Tensor<3>, heads: usize) -> Tensor<3> {
         ops::attention(qkv, heads, self.bf16)
     }
 
-    /// Batch normalization, with ReLU if asked for.
+    /// Batch normalization, with ReLU if requested.
     pub fn batch_norm(self, norm: &BatchNorm2d, x: Tensor<4>, relu: bool) -> Tensor<4> {
         let then = ThenNorm {
             relu,
@@ -224,12 +223,12 @@ impl Path {
         self.layout.size(x)
     }
 
-    /// An activation as one vector per image, channel by channel: \[batch, features\].
+    /// Flattens an activation to one vector per image, channel by channel: \[batch, features\].
     pub fn flatten(self, x: Tensor<4>) -> Tensor<2> {
         self.layout.to_channels_first(x).flatten(1, 3)
     }
 
-    /// An activation as one vector per pixel: \[batch, pixels, channels\].
+    /// Flattens an activation to one vector per pixel: \[batch, pixels, channels\].
     pub fn tokens(self, x: Tensor<4>) -> Tensor<3> {
         match self.layout {
             Layout::ChannelsLast => x.flatten(1, 2),

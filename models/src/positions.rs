@@ -1,28 +1,27 @@
-//! A position embedding for another number of patches: weights of one image size start a training
-//! of another.
+//! Resamples a position embedding to another number of patches, so that weights for one image size
+//! start a training on another.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::F32;
 use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
-/// Numbers of the largest embedding that is made: the file may come from anywhere, and has only
-/// that of a small grid.
+/// Largest embedding to create, in elements: a file from anywhere may claim a small grid.
 const MOST_NUMBERS: usize = 1 << 27;
 
-/// Where a model keeps what its patches get for their places.
+/// The position embedding of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Positions {
     /// Path in the model of the tensor \[1, tokens, dim\].
     pub path: String,
     /// Patches of an image, in rows and columns.
     pub grid: [usize; 2],
-    /// Tokens before those of the patches, which have no place.
+    /// Tokens before the patches, which have no position.
     pub prefix: usize,
 }
 
 impl Positions {
-    /// The grid of a tensor of `shape`, a square as any that is published, if the tensor can become
-    /// one for this grid.
+    /// Side of the square grid of a tensor of `shape`, as in all published weights. `None` if it
+    /// cannot be resampled to this grid.
     pub(crate) fn square(&self, shape: &[usize], shape_in_model: &[usize]) -> Option<usize> {
         let ([1, tokens, dim], [1, _, dim_in_model]) = (shape, shape_in_model) else {
             return None;
@@ -32,12 +31,13 @@ impl Positions {
         fits.then_some(side)
     }
 
-    /// `values`, \[1, prefix + side × side, dim\], as [1, prefix + rows × columns, dim]: resampled
-    /// by cubic convolution with a = -1/2 and a filter as wide as a reduction needs, as timm does
-    /// (`resample_abs_pos_embed`, and by PyTorch `interpolate(mode="bicubic", antialias=True)`).
+    /// Resamples `values` from [1, prefix + side × side, dim] to [1, prefix + rows × columns, dim].
+    ///
+    /// It uses cubic convolution with a = -1/2 and widens the filter for a reduction, as timm does
+    /// (`resample_abs_pos_embed`, and PyTorch's `interpolate(mode="bicubic", antialias=True)`).
     ///
     /// # Errors
-    /// If there are more patches than an image may have pixels, or far too many numbers.
+    /// Fails if there are more patches than an image may have pixels, or far too many elements.
     pub(crate) fn resample(&self, values: &[f32], side: usize) -> Result<Vec<f32>, String> {
         let [rows, columns] = self.grid;
         let dim = values.len() / (self.prefix + side * side);
@@ -89,8 +89,8 @@ mod tests {
         }
     }
 
-    /// What `torch.nn.functional.interpolate(grid, size, mode="bicubic", antialias=True)` of
-    /// PyTorch 2.15 gives.
+    /// Results of `torch.nn.functional.interpolate(grid, size, mode="bicubic", antialias=True)` in
+    /// PyTorch 2.15.
     #[test]
     fn patches_are_resampled_as_pytorch_does() {
         let value =

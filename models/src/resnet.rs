@@ -1,5 +1,5 @@
 //! Residual networks of 18 and 50 layers (He et al. 2016, <https://arxiv.org/abs/1512.03385>), as
-//! torchvision has them.
+//! in torchvision.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -20,10 +20,10 @@ use crate::path::{Path, then_nothing};
 use crate::{ImageClassifier, ModelError, check};
 
 const NAME: &str = "resnet";
-/// How many times wider the last convolution of a bottleneck is than the others.
+/// Width of the last convolution of a bottleneck, as a multiple of the others.
 const EXPANSION: usize = 4;
 
-/// The first layers.
+/// The first layers of a [`ResNet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stem {
     /// conv 7×7 with stride 2 and max-pool 3×3 with stride 2: a quarter of the size.
@@ -42,7 +42,7 @@ pub enum Stem {
 pub struct ResNetConfig {
     /// Blocks in each of the four groups.
     pub blocks: [usize; 4],
-    /// Bottleneck blocks (1×1, 3×3, 1×1) rather than two 3×3 convolutions.
+    /// Whether blocks are bottlenecks (1×1, 3×3, 1×1) instead of two 3×3 convolutions.
     pub bottleneck: bool,
     /// Number of classes.
     pub classes: usize,
@@ -68,11 +68,12 @@ impl ResNetConfig {
         Self::new([3, 4, 6, 3], true, classes)
     }
 
-    /// Builds the model on `device`: convolutions normal with variance 2/fan_out, the linear layer
-    /// uniform in ±1/√fan_in.
+    /// Builds the model on `device`.
+    ///
+    /// Convolutions are normal with variance 2/fan_out, the linear layer uniform in ±1/√fan_in.
     ///
     /// # Errors
-    /// A size of zero, more than 10,000 blocks in a group.
+    /// Fails for a size of zero or more than 10,000 blocks in a group.
     pub fn init(&self, device: &Device) -> Result<ResNet, ModelError> {
         self.check()?;
         let mut inputs = self.width;
@@ -179,9 +180,9 @@ fn stem_pool() -> MaxPool2d {
 /// A stem, four groups of residual blocks, mean over all positions, linear.
 ///
 /// With 18 layers and [`Stem::ImageNet`] an image goes through 3×224×224 → 64×112×112 → 64×56×56 →
-/// 128×28×28 → 256×14×14 → 512×7×7 → 512 → classes; with 50 layers the groups have 256, 512, 1024
-/// and 2048 channels. The names of the parameters are torchvision's, where `downsample.0` stands
-/// for `downsample.conv` and `downsample.1` for `downsample.bn`.
+/// 128×28×28 → 256×14×14 → 512×7×7 → 512 → classes. With 50 layers the groups have 256, 512, 1024
+/// and 2048 channels. Parameters have torchvision's names, with `downsample.conv` for
+/// `downsample.0` and `downsample.bn` for `downsample.1`.
 #[derive(Module, Debug)]
 pub struct ResNet {
     conv1: Conv2d,
@@ -245,9 +246,9 @@ impl Block {
 }
 
 impl ResNet {
-    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
+    /// Computes logits `[batch, classes]` of images `[batch, channels, height, width]`.
     ///
-    /// Batch statistics are active on an autodiff device alone; evaluate the module that
+    /// Batch statistics are used only on an autodiff device. For evaluation use the module that
     /// [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let (path, images) = Path::enter(images);

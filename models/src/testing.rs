@@ -1,9 +1,9 @@
-//! What the tests of several models need.
+//! Helpers for the tests of several models.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-/// Trainable elements of a model on an autodiff device; running statistics are not among them.
+/// Number of trainable elements of a model on an autodiff device, without running statistics.
 pub(crate) fn trainable<M: Module>(model: &M) -> usize {
     struct Counter(usize);
 

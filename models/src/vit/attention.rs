@@ -29,7 +29,7 @@ impl Attention {
         }
     }
 
-    /// \[batch, tokens, dim\] to the tokens wanted, and what follows.
+    /// Maps \[batch, tokens, dim\] to the wanted tokens, with the operations that follow.
     pub(super) fn forward(
         &self,
         path: Path,

@@ -1,5 +1,4 @@
-//! A block: attention between the tokens, then a two-layer network on each, both added to their
-//! input.
+//! A block: attention between the tokens, then an MLP on each token. Both are added to their input.
 
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear};
@@ -16,16 +15,16 @@ use crate::flops::Tracer;
 use crate::layers::{dropout, drops};
 use crate::path::{Path, Then, then_nothing, then_plus};
 
-/// Which tokens of a block's result are wanted.
+/// The tokens of a block's result that are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     All,
-    /// The first alone.
+    /// Only the first one.
     First,
 }
 
 impl Wanted {
-    /// Those of \[batch, tokens, dim\].
+    /// Selects the needed tokens of \[batch, tokens, dim\].
     pub(super) fn of(self, x: Tensor<3>) -> Tensor<3> {
         match self {
             Self::All => x,
@@ -67,12 +66,13 @@ impl Block {
         }
     }
 
-    /// Counts the operations on one image.
+    /// Counts the operations for one image.
     pub(super) fn trace(&self, tokens: usize, wanted: Wanted, tracer: &mut Tracer) {
         let [dim, _] = self.mlp.fc1.weight.lazy_shape().dims::<2>();
         // Query, key and value.
         tracer.product(tokens, dim, 3 * dim);
-        // Queries by keys, weights by values: over all heads as one head of the whole width.
+        // Queries by keys, weights by values: all heads together cost as much as one of the whole
+        // width.
         tracer.product(tokens, dim, tokens);
         tracer.product(tokens, tokens, dim);
         let tokens = wanted.count(tokens);
@@ -81,7 +81,7 @@ impl Block {
         tracer.linear_on(&self.mlp.fc2, tokens);
     }
 
-    /// \[batch, tokens, dim\] to the tokens wanted.
+    /// Maps \[batch, tokens, dim\] to the wanted tokens.
     pub(super) fn forward(&self, path: Path, x: Tensor<3>, wanted: Wanted) -> Tensor<3> {
         let x = boundary(x);
         let normal = self.norm1.forward(x.clone());
@@ -92,7 +92,8 @@ impl Block {
         self.plus(x, |then| self.mlp.forward(path, normal, then))
     }
 
-    /// `x` plus a branch: in one with its last layer, unless samples drop out of the branch.
+    /// Computes `x` plus a branch: in the branch's last layer, unless samples drop out of the
+    /// branch.
     fn plus(&self, x: Tensor<3>, branch: impl FnOnce(Then<3>) -> Tensor<3>) -> Tensor<3> {
         match self.drop_path.is_active(&x) {
             true => x + self.drop_path.forward(branch(then_nothing())),

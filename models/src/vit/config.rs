@@ -1,4 +1,4 @@
-//! Sizes and rates of a vision transformer, and how one is made of them.
+//! Configuration and initialization of vision transformers.
 
 use burn::config::Config;
 use burn::module::Param;
@@ -12,19 +12,19 @@ use super::{PatchEmbed, Vit};
 use crate::{LayerNorm, ModelError, check};
 
 const NAME: &str = "vit";
-/// timm's; Burn's and PyTorch's own default is 1e-5.
+/// As in timm; the default of Burn and PyTorch is 1e-5.
 const NORM_EPSILON: f64 = 1e-6;
 /// Standard deviation of the weights of linear layers and of the position embedding.
 const WEIGHT_STD: f64 = 0.02;
 /// Standard deviation of the class token.
 const TOKEN_STD: f64 = 1e-6;
 
-/// What is classified.
+/// The vector that is classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pooling {
-    /// A token that stands before the patches, normalised (`norm`).
+    /// A token before the patches, normalised (`norm`).
     ClassToken,
-    /// The mean over all patches, normalised (`fc_norm`); there is no class token.
+    /// The mean over all patches, normalised (`fc_norm`), without a class token.
     Mean,
 }
 
@@ -41,7 +41,7 @@ pub struct VitConfig {
     pub dim: usize,
     /// Number of blocks.
     pub depth: usize,
-    /// Attention heads, which divide `dim`.
+    /// Number of attention heads; it divides `dim`.
     pub heads: usize,
     /// Number of classes.
     pub classes: usize,
@@ -60,14 +60,16 @@ pub struct VitConfig {
     /// Side of a patch in pixels; it divides height and width.
     #[config(default = 4)]
     pub patch: usize,
-    /// What is classified.
+    /// The vector that is classified.
     #[config(default = "Pooling::ClassToken")]
     pub pooling: Pooling,
     /// Dropout rate after the position embedding and after the linear layers of a block.
     #[config(default = 0.0)]
     pub dropout: f64,
-    /// Probability that a sample skips the two branches of the last block; it rises in a straight
-    /// line from 0 at the first block (Huang et al. 2016, <https://arxiv.org/abs/1603.09382>).
+    /// Probability that a sample skips the two branches of the last block.
+    ///
+    /// It rises linearly from 0 at the first block (Huang et al. 2016,
+    /// <https://arxiv.org/abs/1603.09382>).
     #[config(default = 0.0)]
     pub drop_path: f64,
 }
@@ -96,13 +98,14 @@ impl VitConfig {
             .with_patch(16)
     }
 
-    /// Builds the model on `device`, initialised as timm does it: linear layers and the position
-    /// embedding normal with standard deviation 0.02, biases 0, the class token normal with 1e-6,
-    /// the patch embedding uniform in ±1/√fan_in.
+    /// Builds the model on `device`, initialised as in timm.
+    ///
+    /// Linear layers and the position embedding are normal with standard deviation 0.02, biases 0,
+    /// the class token normal with 1e-6, the patch embedding uniform in ±1/√fan_in.
     ///
     /// # Errors
-    /// A size of zero, more than 10,000 blocks, images that the patches do not divide, heads that
-    /// do not divide `dim`, a rate outside `[0, 1)`.
+    /// Fails for a size of zero, more than 10,000 blocks, images that the patches do not divide, a
+    /// `dim` that the heads do not divide, or a rate outside `[0, 1)`.
     pub fn init(&self, device: &Device) -> Result<Vit, ModelError> {
         self.check()?;
         let grid = [self.height / self.patch, self.width / self.patch];
@@ -186,8 +189,8 @@ pub(super) fn layer_norm(dim: usize, device: &Device) -> LayerNorm {
     LayerNorm::new(dim, NORM_EPSILON, device)
 }
 
-/// A linear layer as timm initialises it in vision transformers. (Its normal distribution is cut
-/// off at a hundred standard deviations.)
+/// A linear layer with timm's initialization for vision transformers. (timm truncates its normal
+/// distribution at a hundred standard deviations.)
 pub(super) fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
     let mut linear = LinearConfig::new(inputs, outputs)
         .with_initializer(Initializer::Normal {
@@ -211,7 +214,7 @@ mod tests {
     fn weights_are_drawn_as_timm_draws_them() {
         let device = Device::flex();
         device.seed(2);
-        // Wide enough for the bounds to hold whatever is drawn: tests beside this one draw too.
+        // Wide enough for the bounds to hold for any draw: parallel tests draw too.
         let model = VitConfig::new(768, 1, 3, 10).init(&device).unwrap();
         let about = |std: f32, expected: f32| (std / expected - 1.0).abs() < 0.2;
         assert!(about(std(&model.pos_embed), 0.02));

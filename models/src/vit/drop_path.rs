@@ -1,11 +1,11 @@
-//! Stochastic depth: in training, a sample sometimes skips a branch (Huang et al. 2016,
+//! Stochastic depth: in training, samples skip a branch at random (Huang et al. 2016,
 //! <https://arxiv.org/abs/1603.09382>).
 
 use burn::module::Module;
 use burn::tensor::{Distribution, Tensor};
 
-/// Zeroes whole samples with probability `rate` and scales the others by `1 / (1 - rate)`; does
-/// nothing off an autodiff device.
+/// Zeroes whole samples with probability `rate` and scales the others by `1 / (1 - rate)`, on an
+/// autodiff device only.
 #[derive(Module, Debug)]
 pub(super) struct DropPath {
     rate: f64,
@@ -21,7 +21,7 @@ impl DropPath {
         self.rate > 0.0 && x.device().is_autodiff()
     }
 
-    /// \[batch, tokens, dim\] to the same shape.
+    /// Maps \[batch, tokens, dim\] to the same shape.
     pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         if !self.is_active(&x) {
             return x;

@@ -1,5 +1,4 @@
-//! Vision transformers (Dosovitskiy et al. 2021, <https://arxiv.org/abs/2010.11929>), as timm has
-//! them.
+//! Vision transformers (Dosovitskiy et al. 2021, <https://arxiv.org/abs/2010.11929>), as in timm.
 
 mod attention;
 mod block;
@@ -22,14 +21,15 @@ use crate::{ImageClassifier, LayerNorm};
 use block::{Block, Wanted};
 pub use config::{Pooling, VitConfig};
 
-/// Patches become tokens, blocks of attention and a two-layer network work on them, one token or
-/// their mean is classified.
+/// Patches become tokens, go through blocks of attention and MLP, and are classified.
+///
+/// The classifier gets one token or the mean of all patches.
 ///
 /// With ViT-Tiny for 32×32 images an image goes through 3×32×32 → 64 patches of 4×4 → 65×192 (the
-/// class token is the first) → 12 blocks → 192 → classes. The names of the parameters are timm's.
+/// class token is the first) → 12 blocks → 192 → classes. Parameters have timm's names.
 ///
-/// What no logit depends on is not computed: with a class token, the last block computes it alone
-/// after its attention, which saves ViT-Tiny 6 % of its arithmetic.
+/// Tokens that no logit depends on are not computed: with a class token, the last block computes
+/// only that token after its attention. This saves 6 % of ViT-Tiny's arithmetic.
 #[derive(Module, Debug)]
 pub struct Vit {
     cls_token: Option<Param<Tensor<3>>>,
@@ -37,9 +37,9 @@ pub struct Vit {
     patch_embed: PatchEmbed,
     pos_drop: Dropout,
     blocks: Vec<Block>,
-    /// Before the class token is taken.
+    /// Applied before the class token is selected.
     norm: Option<LayerNorm>,
-    /// After the mean over all patches.
+    /// Applied after the mean over all patches.
     fc_norm: Option<LayerNorm>,
     head: Linear,
     classes: usize,
@@ -47,25 +47,24 @@ pub struct Vit {
     grid: [usize; 2],
 }
 
-/// One convolution whose kernels do not overlap.
+/// One convolution whose windows do not overlap.
 #[derive(Module, Debug)]
 struct PatchEmbed {
     proj: Conv2d,
 }
 
 impl PatchEmbed {
-    /// \[batch, channels, height, width\] to \[batch, patches, dim\].
+    /// Maps \[batch, channels, height, width\] to \[batch, patches, dim\].
     fn forward(&self, path: Path, images: Tensor<4>) -> Tensor<3> {
         path.tokens(path.conv(&self.proj, images, then_nothing()))
     }
 }
 
 impl Vit {
-    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`, which must have the
-    /// size that the configuration names.
+    /// Computes logits `[batch, classes]` of images `[batch, channels, height, width]`.
     ///
-    /// Dropout and drop-path are active on an autodiff device alone; evaluate the module that
-    /// [`Module::valid`] returns.
+    /// Images must have the configured size. Dropout and drop-path are active only on an autodiff
+    /// device. For evaluation use the module that [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let (path, images) = Path::enter(images);
         let x = self.patch_embed.forward(path, boundary(images));
@@ -85,7 +84,7 @@ impl Vit {
         path.leave(path.linear(&self.head, x, then_nothing()))
     }
 
-    /// Where the position embedding lies.
+    /// The position embedding.
     pub(crate) fn positions(&self) -> Positions {
         Positions {
             path: "pos_embed".to_owned(),
@@ -94,8 +93,8 @@ impl Vit {
         }
     }
 
-    /// The blocks and what they have to compute: nothing but the class token goes on from the last
-    /// one.
+    /// The blocks with the tokens that each must compute: only the class token continues after the
+    /// last.
     fn blocks(&self) -> impl Iterator<Item = (&Block, Wanted)> {
         self.blocks.iter().enumerate().map(|(index, block)| {
             let last = index + 1 == self.blocks.len();

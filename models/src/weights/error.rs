@@ -1,43 +1,43 @@
-//! What can be wrong with a file of weights.
+//! Errors of weight files.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Names listed of each kind of mismatch; the others are counted.
+/// Number of names listed for each kind of mismatch; the others are counted.
 const LISTED: usize = 10;
 
-/// Weights that can't be read, written or given to a model.
+/// An error in reading or writing weights, or in loading them into a model.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    /// A file that can't be opened or read.
+    /// A file cannot be opened or read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file that is not what its first bytes or its name promise, or that is damaged.
+    /// A file is damaged, or differs from what its first bytes or its name claim.
     #[error("{}: not a valid {format} file: {reason}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// The format it was read as.
+        /// The format that was assumed.
         format: &'static str,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
-    /// A tensor whose values can't be read.
+    /// The values of a tensor cannot be read.
     #[error("{}: cannot read tensor `{key}`: {reason}", path.display())]
     Tensor {
         /// The file.
         path: PathBuf,
         /// The tensor's name in the file.
         key: String,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
-    /// A checkpoint without the part that was asked for.
+    /// The checkpoint lacks the requested part.
     #[error("{}: nothing is stored under `{part}`; the names begin with: {found}", path.display())]
     NoSuchPart {
         /// The file.
@@ -47,29 +47,29 @@ pub enum WeightsError {
         /// First components of the names in the file.
         found: String,
     },
-    /// Tensors of the file and the model that don't belong together.
+    /// The tensors of file and model do not match.
     #[error("{}: does not fit the model{mismatches}", path.display())]
     Mismatch {
         /// The file.
         path: PathBuf,
-        /// All of them.
+        /// All mismatches.
         mismatches: Box<Mismatches>,
     },
-    /// A prefix to leave out that no tensor of the model has.
+    /// No tensor of the model has the prefix that should be left out.
     #[error("no tensor of the model begins with `{prefix}`, whose weights are to be kept")]
     NothingWithout {
         /// The prefix.
         prefix: String,
     },
-    /// A pattern that is no regular expression.
+    /// A pattern is not a regular expression.
     #[error("`{pattern}` is not a regular expression: {reason}")]
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
-    /// Two tensors of the model with the same name in the file.
+    /// Two tensors of the model have the same name in the file.
     #[error("the key map assigns both `{first}` and `{second}` of the model to `{key}`")]
     SameKey {
         /// Path of the first in the model.
@@ -79,48 +79,47 @@ pub enum WeightsError {
         /// Their name in the file.
         key: String,
     },
-    /// A tensor of the model that a state dict of weights does not hold.
+    /// A state dict of weights cannot hold this tensor of the model.
     #[error("`{path}` of the model is not a floating-point tensor, so it cannot be a weight")]
     NotAWeight {
         /// Its path in the model.
         path: String,
     },
-    /// A tensor of the model whose values the device does not give.
+    /// The device cannot return the values of a tensor.
     #[error("cannot read the values of `{path}` from the device: {reason}")]
     Device {
         /// Its path in the model.
         path: String,
-        /// What the device says.
+        /// The device's error.
         reason: String,
     },
-    /// A file that can't be written.
+    /// A file cannot be written.
     #[error("cannot write {}: {reason}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The error.
         reason: String,
     },
 }
 
-/// All differences between what a model needs and what a file holds, by name in the file.
+/// All differences between a model and a file, by name in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mismatches {
-    /// What stands in the file before the names of the tensors.
+    /// Common prefix of the names in the file.
     pub prefix: String,
-    /// Tensors the model needs and the file lacks, with their shapes.
+    /// Tensors that the model needs and the file lacks, with their shapes.
     pub missing: Vec<(String, Vec<usize>)>,
-    /// Tensors of the file that the model has no place for, with their shapes, by their whole
-    /// names.
+    /// Tensors of the file that the model has no place for, by full name, with their shapes.
     pub unexpected: Vec<(String, Vec<usize>)>,
-    /// Tensors with the shapes of the model and of the file.
+    /// Tensors with different shapes: name, shape in the model, shape in the file.
     pub misshapen: Vec<(String, Vec<usize>, Vec<usize>)>,
-    /// Tensors of the file that are no floating-point numbers, with their element type.
+    /// Tensors of the file that are not floating-point, with their element type.
     pub not_float: Vec<(String, String)>,
 }
 
 impl Mismatches {
-    /// Whether model and file belong together.
+    /// Whether file and model match.
     pub fn is_empty(&self) -> bool {
         self.missing.is_empty()
             && self.unexpected.is_empty()
@@ -130,8 +129,8 @@ impl Mismatches {
 }
 
 impl Mismatches {
-    /// The name in the file that is most like that of a tensor of the model: with the most
-    /// components at the end in common, of the same shape if there are several.
+    /// The name in the file most similar to that of a model's tensor: the most common trailing
+    /// components, then the same shape.
     fn most_like(&self, key: &str, shape: &[usize]) -> Option<&(String, Vec<usize>)> {
         let common = |other: &str| {
             let pairs = key.rsplit('.').zip(other.rsplit('.'));

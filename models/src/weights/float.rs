@@ -1,8 +1,8 @@
-//! Bytes of a file become `f32` values.
+//! Decodes bytes of a file into `f32` values.
 
 use burn::tensor::{bf16, f16};
 
-/// Element types that weights are stored in.
+/// Element types of stored weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Float {
     F64,
@@ -12,7 +12,8 @@ pub(super) enum Float {
 }
 
 impl Float {
-    /// The values of `bytes`, which are little-endian. `None` if they don't divide into elements.
+    /// The values of `bytes`, which are little-endian. `None` if the length is not a multiple of an
+    /// element's.
     ///
     /// f64 is rounded to the nearest f32; the other types are exact.
     pub(super) fn decode(self, bytes: &[u8]) -> Option<Vec<f32>> {

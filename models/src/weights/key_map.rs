@@ -1,15 +1,15 @@
-//! How tensors of a model are called in a file.
+//! Names of a model's tensors in a file.
 
 use regex::Regex;
 
 use super::WeightsError;
 
-/// Translates names of a model's tensors into those of a file.
+/// Translates names of a model's tensors to names in a file.
 ///
 /// A name in the model is the path of field names, as PyTorch would write it: `conv1.weight`,
-/// `blocks.0.norm1.bias`; normalisation layers have `weight` and `bias` there too, not gamma and
-/// beta. The rules are applied one after the other, each to what the one before made of the name,
-/// for loading and for saving alike.
+/// `blocks.0.norm1.bias`. Normalization layers have `weight` and `bias`, not gamma and beta. The
+/// rules apply one after the other, each to the result of the previous one, for loading and for
+/// saving alike.
 ///
 /// ```
 /// # use models::weights::{KeyMap, WeightsError};
@@ -27,14 +27,16 @@ pub struct KeyMap {
 }
 
 impl KeyMap {
-    /// Names in the file are those of the model.
+    /// Uses the names of the model.
     pub fn same() -> Self {
         Self::default()
     }
 
-    /// Names and layouts are Burn's own: gamma and beta, linear weights of \[inputs, outputs\], no
-    /// counters. Files that are saved so say it in their metadata, and are loaded so whatever the
-    /// key map.
+    /// Uses Burn's own names and layouts: gamma and beta, linear weights \[inputs, outputs\], no
+    /// counters.
+    ///
+    /// Files saved like this say so in their metadata, and are loaded like this whatever the key
+    /// map.
     pub fn native() -> Self {
         Self {
             native: true,
@@ -46,12 +48,13 @@ impl KeyMap {
         self.native
     }
 
-    /// Adds a rule: what matches the regular expression `pattern` is replaced by `replacement`,
-    /// in which `$1` or `${1}` is the first group of the pattern.
+    /// Adds a rule that replaces matches of the regular expression `pattern` by `replacement`.
+    ///
+    /// In `replacement`, `$1` or `${1}` is the first group of the pattern.
     ///
     /// # Errors
     ///
-    /// A pattern that is no regular expression.
+    /// Fails if `pattern` is not a regular expression.
     pub fn rule(
         mut self,
         pattern: &str,

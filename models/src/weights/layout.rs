@@ -1,4 +1,4 @@
-//! Where the tensors of a model lie in a PyTorch state dict.
+//! Places of a model's tensors in a PyTorch state dict.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use burn::tensor::{Bool, Int, Tensor};
 use super::float::transposed;
 use super::{KeyMap, WeightsError};
 
-/// Modules whose parameters Burn calls gamma and beta and PyTorch weight and bias.
+/// Modules whose parameters are gamma and beta in Burn and weight and bias in PyTorch.
 const NORMS: [&str; 5] = [
     "BatchNorm",
     "LayerNorm",
@@ -16,7 +16,7 @@ const NORMS: [&str; 5] = [
     "InstanceNorm",
     "RmsNorm",
 ];
-/// PyTorch's counter of the batches that running statistics come from.
+/// PyTorch's counter of the batches in running statistics.
 pub(super) const BATCHES: &str = "num_batches_tracked";
 
 /// A tensor of a model, as PyTorch sees it.
@@ -28,9 +28,9 @@ pub(super) struct Slot {
     pub key: String,
     /// Shape in the file.
     pub shape: Vec<usize>,
-    /// Whether the matrix is stored the other way round.
+    /// Whether the matrix is stored transposed.
     pub transposed: bool,
-    /// Name in the file of the batch counter that PyTorch keeps beside this tensor.
+    /// Name in the file of PyTorch's batch counter beside this tensor.
     pub counter: Option<String>,
 }
 
@@ -49,7 +49,7 @@ impl Slot {
         shape
     }
 
-    /// Values of the model, as they stand in the file.
+    /// Converts values of the model to the layout in the file.
     pub(super) fn in_file(&self, values: Vec<f32>) -> Vec<f32> {
         match self.shape.as_slice() {
             [rows, _] if self.transposed => transposed(&values, *rows),
@@ -83,10 +83,10 @@ pub(super) fn slots<M: Module>(model: &M, keys: &KeyMap) -> Result<Vec<Slot>, We
     Ok(lister.slots)
 }
 
-/// Where a traversal of a model is.
+/// Position of a traversal in a model.
 #[derive(Default)]
 pub(super) struct Place {
-    /// Names of the fields and types of what holds them, outermost first.
+    /// Names of the fields and types of their containers, outermost first.
     steps: Vec<(String, String)>,
 }
 
@@ -99,7 +99,7 @@ impl Place {
         self.steps.pop();
     }
 
-    /// Path of the fields. The variant of an enum is no part of it, as PyTorch has none.
+    /// Path of the fields. An enum's variant is not part of it, because PyTorch has none.
     pub(super) fn path(&self) -> String {
         let fields = self
             .steps
@@ -109,7 +109,7 @@ impl Place {
         names.join(".")
     }
 
-    /// Name of the field and type of the module around the tensor that is visited.
+    /// Name of the visited tensor's field, and type of the module around it.
     fn leaf(&self) -> (&str, &str) {
         self.steps.last().map_or(("", ""), |(name, container)| {
             (name, container.strip_prefix("Struct:").unwrap_or(container))

@@ -1,4 +1,4 @@
-//! A model takes its weights from a file.
+//! Loads weights from a file into a model.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::place::prefixes;
 use super::source::{Element, Entry, Source};
 use super::{KeyMap, Mismatches, Positions, WeightsError};
 
-/// Gives the weights in `path` to `model`; see [`Load`] for choices.
+/// Loads the weights in `path` into `model`; see [`Load`] for options.
 ///
 /// # Errors
 ///
@@ -21,17 +21,18 @@ pub fn load<M: Module>(model: M, path: impl AsRef<Path>, keys: &KeyMap) -> Resul
     Load::new().load(model, path, keys)
 }
 
-/// What the file of weights at `path` says about itself, as [`save_with`](super::save_with) has
-/// written it. Files of `torch.save` say nothing.
+/// The metadata of the weights file at `path`, as [`save_with`](super::save_with) has written it.
+///
+/// Files of `torch.save` have none.
 ///
 /// # Errors
 ///
-/// A file that can't be read, is damaged or is something else.
+/// Fails if the file cannot be read, is damaged or has another format.
 pub fn about(path: impl AsRef<Path>) -> Result<HashMap<String, String>, WeightsError> {
     Ok(Source::open(path.as_ref())?.about())
 }
 
-/// How weights are loaded.
+/// Options for loading weights.
 ///
 /// ```no_run
 /// # use burn::tensor::Device;
@@ -52,50 +53,50 @@ pub struct Load {
     lenient: bool,
 }
 
-/// What was loaded.
+/// Report of a load.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// What stands in the file before the names of the model's tensors.
+    /// Prefix of the names of the model's tensors in the file.
     pub prefix: String,
-    /// Other places of the file whose tensors fit as well.
+    /// Other prefixes in the file whose tensors match too.
     pub alternatives: Vec<String>,
-    /// Tensors of the model that were loaded.
+    /// Number of the model's tensors that were loaded.
     pub tensors: usize,
-    /// What did not fit, where that is allowed ([`Load::lenient`]).
+    /// Mismatches, if they are allowed ([`Load::lenient`]).
     pub mismatches: Mismatches,
-    /// How many batches PyTorch's batch normalizations have counted in the file, by the names of
-    /// their counters there without the prefix.
+    /// Batch counters of PyTorch's batch normalizations in the file, by name without the prefix.
     pub batches: BTreeMap<String, i64>,
 }
 
 impl Load {
-    /// All weights, from wherever the file has them.
+    /// Loads all weights, wherever the file has them.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Leaves the tensors whose name in the file is `prefix` or begins with `prefix.` as the model
-    /// has them, whatever the file holds under such names.
+    /// Leaves out the tensors whose name in the file is `prefix` or begins with `prefix.`.
+    ///
+    /// The model keeps its own, whatever the file holds under these names.
     #[must_use]
     pub fn without(mut self, prefix: impl Into<String>) -> Self {
         self.without.push(prefix.into());
         self
     }
 
-    /// Takes what the checkpoint holds under the dotted name `part`, such as `model_ema`.
+    /// Loads the part of the checkpoint with the dotted name `part`, such as `model_ema`.
     ///
-    /// Without this, the state dict is looked for: it is where the names and shapes of most tensors
-    /// fit, whatever stands before all of the names. Where several fit, the usual names go before
-    /// others (`state_dict`, `model_state_dict`, `model`, `net`, `params`), then the order of the
-    /// alphabet counts.
+    /// Without this, the state dict is the place where the names and shapes of most tensors match,
+    /// under a common prefix. If several match, usual names come first (`state_dict`,
+    /// `model_state_dict`, `model`, `net`, `params`), then alphabetical order.
     #[must_use]
     pub fn part(mut self, part: impl Into<String>) -> Self {
         self.part = Some(part.into());
         self
     }
 
-    /// Takes a position embedding of another number of patches, which lie in a square, and
-    /// resamples it: for images of another size than those that the file's model knows
+    /// Resamples a position embedding with another number of patches, which form a square.
+    ///
+    /// For images of another size than those of the file's model
     /// ([`PyTorchKeys::positions`](super::PyTorchKeys::positions)).
     #[must_use]
     pub fn resample(mut self, positions: Option<Positions>) -> Self {
@@ -103,26 +104,25 @@ impl Load {
         self
     }
 
-    /// Loads the tensors that fit and leaves the others as the model has them. At least one has to
-    /// fit.
+    /// Loads the tensors that match and keeps the model's others. At least one must match.
     #[must_use]
     pub fn lenient(mut self, lenient: bool) -> Self {
         self.lenient = lenient;
         self
     }
 
-    /// Gives the weights in `path`, a `.safetensors` file or what `torch.save` writes (`.pt`,
-    /// `.pth`), to `model`.
+    /// Loads the weights in `path` into `model`.
     ///
-    /// Values become f32, or the element type of the model's tensor if that is another. The model
-    /// may be on an autodiff device or not; what requires gradients still does. Running statistics
-    /// of batch normalisation are shared by a Burn module and its clones: those change with it.
+    /// `path` is a `.safetensors` file or one of `torch.save` (`.pt`, `.pth`). Values become f32,
+    /// or the element type of the model's tensor if it differs. The model may be on an autodiff
+    /// device or not; parameters that require gradients still do. A Burn module shares the running
+    /// statistics of batch normalization with its clones, so they change in all of them.
     ///
     /// # Errors
     ///
-    /// A file that can't be read, is damaged or is something else; tensors that are missing, too
-    /// many or of another shape, all of them in one error. The model is dropped then: nothing was
-    /// changed in its clones.
+    /// Fails if the file cannot be read, is damaged or has another format. Also fails if tensors
+    /// are missing, unexpected or of another shape; one error lists all of them. The model is then
+    /// dropped, and its clones are unchanged.
     pub fn load<M: Module>(
         &self,
         model: M,
@@ -132,7 +132,7 @@ impl Load {
         Ok(self.load_told(model, path, keys)?.0)
     }
 
-    /// Loads as [`load`](Self::load) does, and says what.
+    /// Does a [`load`](Self::load) and returns a report.
     ///
     /// # Errors
     ///
@@ -204,9 +204,9 @@ impl Load {
             };
             values.insert(slot.path, data);
         }
-        // Running statistics keep the last update apart from their value until they are next read.
-        // `valid` folds it in, in the state that the model shares with its copy; else it would
-        // later replace what is loaded.
+        // Running statistics keep the last update apart from their value until the next read.
+        // `valid` folds it into the state that the model shares with its copy. Otherwise it would
+        // later replace the loaded values.
         drop(model.valid());
         let model = model.map(&mut Assign {
             place: Place::default(),
@@ -227,8 +227,7 @@ impl Load {
         is_float && (*shape == slot.shape || self.other_grid(slot, shape).is_some())
     }
 
-    /// How a tensor of `shape` in the file becomes that of `slot`, if it is that of another number
-    /// of patches.
+    /// Positions and side of the file's grid, if a tensor of `shape` can be resampled to `slot`.
     fn other_grid(&self, slot: &Slot, shape: &[usize]) -> Option<(&Positions, usize)> {
         let positions = self.positions.as_ref();
         let positions = positions.filter(|positions| positions.path == slot.path)?;
@@ -255,7 +254,7 @@ impl Load {
         Ok(kept.collect())
     }
 
-    /// What stands before the names of the state dict, and what else would fit as well.
+    /// The prefix of the state dict, and other prefixes that match too.
     fn prefix(
         &self,
         path: &Path,
@@ -333,7 +332,7 @@ fn first_components(entries: &BTreeMap<String, Entry>) -> String {
     names.join(", ")
 }
 
-/// Replaces the values of a model's tensors by those of the same path.
+/// Replaces the values of a model's tensors by path.
 struct Assign {
     place: Place,
     values: HashMap<String, TensorData>,

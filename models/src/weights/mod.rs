@@ -1,9 +1,8 @@
-//! Weights that PyTorch can read and that PyTorch wrote.
+//! Weights in the formats of PyTorch: reads and writes state dicts.
 //!
-//! A PyTorch state dict names its tensors after the modules they belong to; so does Burn. Three
-//! things differ, and this module bridges them: linear weights are transposed, normalisation
-//! layers call their parameters gamma and beta, and some modules have other names, which a
-//! [`KeyMap`] translates.
+//! A PyTorch state dict names its tensors after their modules, as Burn does. This module bridges
+//! three differences: linear weights are transposed, normalization layers call their parameters
+//! gamma and beta, and some modules have other names, which a [`KeyMap`] translates.
 //!
 //! ```no_run
 //! # use burn::tensor::Device;
@@ -19,11 +18,10 @@
 //!
 //! In Python: `model.load_state_dict(safetensors.torch.load_file("mnist_cnn.safetensors"))`.
 //!
-//! Both directions are strict: a tensor that is missing, that is too many or that has another shape
-//! is an error which names all such tensors, but that [`Load`] may leave a layer out and resample
-//! the position embedding of a vision transformer. `num_batches_tracked`, the counter of PyTorch's
-//! batch normalisation that has no counterpart here, is read by [`batches`] and written as the
-//! caller says ([`Batches`]).
+//! Both directions are strict: one error names all tensors that are missing, unexpected or of
+//! another shape. [`Load`] can leave a layer out and resample the position embedding of a vision
+//! transformer. PyTorch's batch counter `num_batches_tracked` has no counterpart here; [`batches`]
+//! reads it, and [`Batches`] says what to write.
 
 mod error;
 mod float;

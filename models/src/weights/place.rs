@@ -1,13 +1,13 @@
-//! Where in a file the state dict of a model is: the one dictionary and the one common prefix under
-//! which names and shapes fit.
+//! Finds the model's state dict in a file: the dictionary and the common prefix under which names
+//! and shapes match.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::layout::Slot;
 use super::source::Entry;
 
-/// Names under which training scripts put the state dict of the model into a checkpoint, the
-/// likeliest first. They decide where several dictionaries fit.
+/// Names under which training scripts put the model's state dict into a checkpoint, the most likely
+/// first. They decide if several dictionaries match.
 const WRAPPERS: [&str; 6] = [
     "",
     "state_dict.",
@@ -16,21 +16,21 @@ const WRAPPERS: [&str; 6] = [
     "net.",
     "params.",
 ];
-/// What distributed data parallel, `torch.compile` and averages of models put before every name.
+/// Prefixes that distributed data parallel, `torch.compile` and averages of models add to every
+/// name.
 const PREFIXES: [&str; 2] = ["module.", "_orig_mod."];
 
-/// How well a place fits.
+/// How well a place matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Score {
-    /// Tensors whose names and shapes fit.
+    /// Number of tensors whose names and shapes match.
     fits: usize,
-    /// Tensors whose names do.
+    /// Number of tensors whose names match.
     names: usize,
 }
 
-/// The text before the names of `slots` in `entries` under which most of them fit, as `takes` says,
-/// and all others under which as many do; it begins with `part`. `None` if no name is found
-/// anywhere.
+/// The prefix of `slots` in `entries` under which most of them match, as decided by `takes`, and
+/// all others under which as many do. It begins with `part`. `None` if no name is found anywhere.
 pub(super) fn prefixes(
     slots: &[Slot],
     entries: &BTreeMap<String, Entry>,
@@ -60,15 +60,15 @@ pub(super) fn prefixes(
     Some((first, equal.collect()))
 }
 
-/// The smaller, the likelier: by the name of the dictionary, and by how deep it lies.
+/// Rank of a prefix by the name of the dictionary and its depth; smaller is more likely.
 fn rank(prefix: &str) -> (usize, usize) {
     let dictionary = state_dict(prefix);
     let known = WRAPPERS.iter().position(|wrapper| *wrapper == dictionary);
     (known.unwrap_or(WRAPPERS.len()), prefix.matches('.').count())
 }
 
-/// The part of `prefix` that is the place of the state dict in the checkpoint; the rest belongs to
-/// the names in it.
+/// The part of `prefix` that leads to the state dict in the checkpoint; the rest belongs to its
+/// names.
 fn state_dict(prefix: &str) -> &str {
     let mut place = prefix;
     while let Some(shorter) = PREFIXES.iter().find_map(|inner| {

@@ -1,29 +1,28 @@
-//! The key maps of the models of this crate.
+//! The key maps of this crate's models.
 
 use super::{KeyMap, Positions};
 use crate::{Cnn, CscCnn, PlainWideResNet, ResNet, Vit, WideResNet};
 
-/// A model that has a reference implementation in PyTorch.
+/// A model with a reference implementation in PyTorch.
 pub trait PyTorchKeys {
-    /// Names of the tensors in the state dict of the reference.
+    /// Names of the tensors in the reference's state dict.
     fn key_map(&self) -> KeyMap;
 
-    /// Name, there, of the last layer: the one that depends on the number of classes.
+    /// Name of the reference's last layer, which depends on the number of classes.
     fn head(&self) -> &'static str;
 
-    /// Where the model keeps an embedding of positions that may come from another size of images,
-    /// if it has one.
+    /// The model's position embedding, which may come from another image size, if it has one.
     fn positions(&self) -> Option<Positions> {
         None
     }
 
-    /// Names and last layer in the state dicts of other implementations, if there are some.
+    /// Names and last layers in the state dicts of other implementations.
     fn other_names(&self) -> Vec<(KeyMap, &'static str)> {
         Vec::new()
     }
 }
 
-/// `conv1`, `conv2`, `fc1`, `fc2`, as in the MNIST example of PyTorch.
+/// `conv1`, `conv2`, `fc1`, `fc2`, as in PyTorch's MNIST example.
 impl PyTorchKeys for Cnn {
     fn key_map(&self) -> KeyMap {
         KeyMap::same()
@@ -34,8 +33,10 @@ impl PyTorchKeys for Cnn {
     }
 }
 
-/// `layer1` and `layer2` are `Sequential`s of convolution (0), batch normalisation (1), ReLU and
-/// pooling, as in CSC's course: `layer1.0`, `layer1.1`, `fc`.
+/// `layer1.0`, `layer1.1`, `fc`, as in CSC's course.
+///
+/// `layer1` and `layer2` are `Sequential`s of convolution (0), batch normalization (1), ReLU and
+/// pooling.
 impl PyTorchKeys for CscCnn {
     fn key_map(&self) -> KeyMap {
         KeyMap::constant(&[
@@ -49,7 +50,7 @@ impl PyTorchKeys for CscCnn {
     }
 }
 
-/// `block1.layer.0.convShortcut` and otherwise our names, as in xternalz/WideResNet-pytorch.
+/// `block1.layer.0.convShortcut`, otherwise our names, as in xternalz/WideResNet-pytorch.
 impl PyTorchKeys for WideResNet {
     fn key_map(&self) -> KeyMap {
         KeyMap::constant(&[(r"\.conv_shortcut\.", ".convShortcut.")])
@@ -60,8 +61,9 @@ impl PyTorchKeys for WideResNet {
     }
 }
 
-/// `input_block.cbr.0`, `block1.layer1.cbr.1`, `block1.scale`, `fc`: `cbr` is a `Sequential` of
-/// convolution, batch normalisation and ReLU, as in the guide of Olivia.
+/// `input_block.cbr.0`, `block1.layer1.cbr.1`, `block1.scale`, `fc`, as in the Olivia guide.
+///
+/// `cbr` is a `Sequential` of convolution, batch normalization and ReLU.
 impl PyTorchKeys for PlainWideResNet {
     fn key_map(&self) -> KeyMap {
         KeyMap::constant(&[(r"\.conv\.", ".cbr.0."), (r"\.bn\.", ".cbr.1.")])
@@ -72,7 +74,7 @@ impl PyTorchKeys for PlainWideResNet {
     }
 }
 
-/// `layer1.0.downsample.0` and otherwise our names, as in torchvision and timm.
+/// `layer1.0.downsample.0`, otherwise our names, as in torchvision and timm.
 impl PyTorchKeys for ResNet {
     fn key_map(&self) -> KeyMap {
         KeyMap::constant(&[
@@ -86,8 +88,9 @@ impl PyTorchKeys for ResNet {
     }
 }
 
-/// Our names, as in timm's `VisionTransformer` with `global_pool="token"` or `"avg"`; or
-/// torchvision's, [`KeyMap::torchvision_vit`].
+/// Our names, as in timm's `VisionTransformer` with `global_pool="token"` or `"avg"`.
+///
+/// torchvision's names are in [`KeyMap::torchvision_vit`].
 impl PyTorchKeys for Vit {
     fn key_map(&self) -> KeyMap {
         KeyMap::same()
@@ -107,11 +110,11 @@ impl PyTorchKeys for Vit {
 }
 
 impl KeyMap {
-    /// Our [`Vit`](crate::Vit), named as in timm, in a state dict of torchvision's
-    /// `VisionTransformer` (`vit_b_16` and its kin): `class_token`, `conv_proj`,
-    /// `encoder.pos_embedding`, `encoder.layers.encoder_layer_N`, `encoder.ln`, `heads.head`.
+    /// Names of our [`Vit`](crate::Vit) in a state dict of torchvision's `VisionTransformer`.
     ///
-    /// torchvision has a class token always.
+    /// That is `vit_b_16` and its relatives: `class_token`, `conv_proj`, `encoder.pos_embedding`,
+    /// `encoder.layers.encoder_layer_N`, `encoder.ln`, `heads.head`. torchvision always has a class
+    /// token.
     pub fn torchvision_vit() -> Self {
         Self::constant(&[
             (r"^cls_token$", "class_token"),
@@ -129,7 +132,7 @@ impl KeyMap {
         ])
     }
 
-    /// A map of patterns that stand in this file; the tests compile each of them.
+    /// A map from patterns in this file; the tests compile each of them.
     fn constant(rules: &[(&str, &str)]) -> Self {
         rules
             .iter()

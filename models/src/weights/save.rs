@@ -1,4 +1,4 @@
-//! A model's weights become a file that PyTorch loads.
+//! Saves a model's weights to a file that PyTorch loads.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -15,18 +15,19 @@ use super::layout::{Place, Slot, slots};
 use super::source::Source;
 use super::{KeyMap, WeightsError};
 
-/// Name in the metadata of a file under which [`NATIVE`] stands.
+/// Key of [`NATIVE`] in a file's metadata.
 pub(super) const LAYOUT: &str = "layout";
 /// The layout of files with Burn's own names.
 pub(super) const NATIVE: &str = "burn";
 
-/// What PyTorch's batch normalizations have counted of the batches that their statistics come from
-/// (`num_batches_tracked`). Models here do not count, so a file gets what the caller knows.
+/// Values of PyTorch's batch counters (`num_batches_tracked`) to write.
+///
+/// Models here do not count batches, so the caller provides the values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batches {
-    /// By the names of the counters, before which there may be more.
+    /// Values by the names of the counters, which may have a prefix in the file.
     pub by_name: BTreeMap<String, i64>,
-    /// Of all others.
+    /// Value of all other counters.
     pub otherwise: i64,
 }
 
@@ -44,23 +45,23 @@ impl Batches {
     }
 }
 
-/// The counters of batches in the file of weights at `path`, by their names.
+/// The batch counters in the weights file at `path`, by name.
 ///
 /// # Errors
 ///
-/// A file that can't be read, is damaged or is something else.
+/// Fails if the file cannot be read, is damaged or has another format.
 pub fn batches(path: impl AsRef<Path>) -> Result<BTreeMap<String, i64>, WeightsError> {
     Ok(Source::open(path.as_ref())?.batches(""))
 }
 
-/// Writes the weights of `model` to the safetensors file `path`, as PyTorch names and lays them
-/// out, for `load_state_dict(safetensors.torch.load_file(path))` with `strict=True`.
+/// Writes the weights of `model` to the safetensors file `path`, with PyTorch's names and layouts.
 ///
-/// The file appears when it is complete, in place of one that was there.
+/// Load it with `load_state_dict(safetensors.torch.load_file(path))` and `strict=True`. The file
+/// appears when it is complete, and replaces an old one.
 ///
 /// # Errors
 ///
-/// See [`state_dict`]; a folder that can't be written to.
+/// See [`state_dict`]. Also fails if the folder cannot be written to.
 pub fn save<M: Module>(
     model: &M,
     path: impl AsRef<Path>,
@@ -69,8 +70,7 @@ pub fn save<M: Module>(
     save_with(model, path, keys, HashMap::new(), &Batches::default())
 }
 
-/// Writes the weights of `model` as [`save`] does, with `about` in the file's metadata, for
-/// people and programs that come later, and with these counts of batches.
+/// Does a [`save`] with `about` as the file's metadata and with these batch counters.
 ///
 /// # Errors
 ///
@@ -90,14 +90,15 @@ pub fn save_with<M: Module>(
     save_from(model, path, keys, (about, batches), read, || Ok(()))
 }
 
-/// Writes as [`save_with`] does, but the values come from `read`, which is given the path of a
-/// tensor in the model and its shape there, and gives its elements, row-major. One tensor at a time
-/// is read and written, and those of `model` are not looked at: they need not exist yet. `complete`
-/// is asked when all have been, before the file appears.
+/// Does a [`save_with`], with values from `read` instead of `model`.
+///
+/// `read` gets the path of a tensor in the model and its shape, and returns its elements,
+/// row-major. Tensors are read and written one at a time; those of `model` need not be initialized.
+/// `complete` is called after the last one, before the file appears.
 ///
 /// # Errors
 ///
-/// As [`save`]; what `read` says of a tensor, and `complete` of all.
+/// As [`save`], and the errors of `read` and `complete`.
 pub fn save_from<M: Module>(
     model: &M,
     path: impl AsRef<Path>,
@@ -108,7 +109,7 @@ pub fn save_from<M: Module>(
 ) -> Result<(), WeightsError> {
     let path = path.as_ref();
     let slots = slots(model, keys)?;
-    // Other libraries look here for who wrote the file.
+    // Other libraries look here for the writer of the file.
     let format = ("format".to_owned(), "pt".to_owned());
     let native = (LAYOUT.to_owned(), NATIVE.to_owned());
     about.extend([if keys.is_native() { native } else { format }]);
@@ -132,9 +133,8 @@ pub fn save_from<M: Module>(
     })
 }
 
-/// Writes tensor by tensor a file that takes the place of `path` when it is whole and on disk. The
-/// same model makes the same bytes: what a file says `about` itself stands in the order of its
-/// keys.
+/// Writes a file tensor by tensor; it replaces `path` when it is complete and on disk. The same
+/// model gives the same bytes: the entries of `about` are in the order of their keys.
 fn write(
     path: &Path,
     views: Vec<(&str, impl View)>,
@@ -148,13 +148,15 @@ fn write(
     file.publish().map(drop).map_err(failed)
 }
 
-/// The weights of `model` as a PyTorch state dict: f32 in PyTorch's layout by name, with running
-/// statistics, and `num_batches_tracked` (i64, 0) wherever PyTorch's strict loading asks for it.
+/// The weights of `model` as a PyTorch state dict: f32 in PyTorch's layout, by name.
+///
+/// It has running statistics, and `num_batches_tracked` (i64, 0) wherever PyTorch's strict loading
+/// expects it.
 ///
 /// # Errors
 ///
-/// A key map that gives two tensors one name; a tensor that is not floating-point or whose values
-/// the device does not give.
+/// Fails if a key map gives two tensors one name, or if a tensor is not floating-point or cannot be
+/// read from its device.
 pub fn state_dict<M: Module>(
     model: &M,
     keys: &KeyMap,
@@ -226,14 +228,14 @@ impl ModuleVisitor for Reader {
     }
 }
 
-/// Whoever gives the values, and the first reason why it could not.
+/// The source of values, and the first error.
 struct Reading<R> {
     read: R,
     failure: Option<String>,
 }
 
-/// Reads a tensor when it is written. What safetensors asks for cannot fail, so failures are kept
-/// until the file is written, and thrown away with it.
+/// Reads a tensor when it is written. safetensors' interface cannot return errors, so an error is
+/// kept until the file is written, and the file is then dropped.
 trait ReadValues {
     fn values(&self, slot: &Slot) -> Vec<f32>;
     fn take_failure(&self) -> Result<(), String>;
@@ -266,11 +268,11 @@ impl<R: FnMut(&str, &[usize]) -> Result<Vec<f32>, String>> ReadValues for RefCel
     }
 }
 
-/// A tensor as safetensors takes it.
+/// A tensor in the form that safetensors takes.
 enum Stored<'a> {
     /// Read when it is written.
     Values(&'a Slot, &'a dyn ReadValues),
-    /// PyTorch's counter of batches.
+    /// PyTorch's batch counter.
     Counter([u8; 8]),
 }
 

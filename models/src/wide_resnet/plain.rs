@@ -26,7 +26,7 @@ const SHRINK: usize = 4;
 pub struct PlainWideResNetConfig {
     /// Number of classes.
     pub classes: usize,
-    /// Channels after the first convolution and of the three pairs of blocks.
+    /// Channels after the first convolution, and of the three pairs of blocks.
     #[config(default = "[16, 160, 320, 640]")]
     pub widths: [usize; 4],
     /// Channels of the images.
@@ -41,24 +41,26 @@ pub struct PlainWideResNetConfig {
     /// Dropout rate between the two convolutions of a block.
     #[config(default = 0.01)]
     pub dropout: f64,
-    /// Side of the windows of an `AvgPool2d` on the last activation, over whose results the mean is
-    /// taken: rows and columns that fill no window do not count. In a direction that is shorter
-    /// than a window, and without a number, all positions count.
+    /// Window side of an `AvgPool2d` on the last activation, whose results are averaged.
+    ///
+    /// Rows and columns that fill no window do not count. All positions count in a direction
+    /// shorter than a window, and without a value.
     pub average_pool: Option<usize>,
 }
 
 impl PlainWideResNetConfig {
-    /// The guide's sizes: 17,175,444 parameters with 100 classes. Its pooling of 7×7 sees 49 of the
-    /// 64 positions that are left of a 32×32 image.
+    /// The guide's sizes, with 17,175,444 parameters for 100 classes.
+    ///
+    /// Its 7×7 pooling sees 49 of the 64 positions that are left of a 32×32 image.
     pub fn olivia(classes: usize) -> Self {
         Self::new(classes).with_average_pool(Some(7))
     }
 
-    /// Builds the model on `device`: weights and biases uniform in ±1/√fan_in, as PyTorch draws
-    /// them when nothing is said.
+    /// Builds the model on `device`. Weights and biases are uniform in ±1/√fan_in, PyTorch's
+    /// default.
     ///
     /// # Errors
-    /// A size of zero, images below 4×4 pixels, a dropout rate outside `[0, 1)`.
+    /// Fails for a size of zero, images below 4×4 pixels, or a dropout rate outside `[0, 1)`.
     pub fn init(&self, device: &Device) -> Result<PlainWideResNet, ModelError> {
         self.check()?;
         let [stem, first, second, third] = self.widths;
@@ -114,8 +116,8 @@ impl PlainWideResNetConfig {
 /// conv-BN-ReLU, two blocks, max-pool 2, two blocks, max-pool 2, two blocks, average pool, linear.
 ///
 /// With the guide's sizes an image goes through 3×32×32 → 16×32×32 → 160×32×32 → 160×16×16 →
-/// 320×16×16 → 320×8×8 → 640×8×8 → 640 → classes. The names of the parameters are those of the
-/// guide's model, where `cbr.0` stands for `conv` and `cbr.1` for `bn`.
+/// 320×16×16 → 320×8×8 → 640×8×8 → 640 → classes. Parameters have the names of the guide's model,
+/// with `conv` for `cbr.0` and `bn` for `cbr.1`.
 #[derive(Module, Debug)]
 pub struct PlainWideResNet {
     input_block: ConvBnRelu,
@@ -150,21 +152,21 @@ impl ConvBnRelu {
         path.batch_norm(&self.bn, path.conv(&self.conv, x, then_nothing()), true)
     }
 
-    /// The same and dropout.
+    /// The same, then dropout.
     fn forward_dropout(&self, path: Path, x: Tensor<4>, dropout: &Dropout) -> Tensor<4> {
         let x = path.conv(&self.conv, x, then_nothing());
         path.batch_norm_relu_dropout(&self.bn, dropout, x)
     }
 
-    /// The same as without dropout, and a sum with `plus`.
+    /// The same without dropout, plus `plus`.
     fn forward_plus(&self, path: Path, x: Tensor<4>, plus: Tensor<4>) -> Tensor<4> {
         let x = path.conv(&self.conv, x, then_nothing());
         path.batch_norm_relu_plus(&self.bn, x, plus)
     }
 }
 
-/// conv-BN-ReLU, dropout, conv-BN-ReLU, plus the input, which a 1×1 convolution with bias brings
-/// to the width where it changes.
+/// conv-BN-ReLU, dropout, conv-BN-ReLU, plus the input. A 1×1 convolution with bias adapts the
+/// input if the width changes.
 #[derive(Module, Debug)]
 struct Block {
     scale: Option<Conv2d>,
@@ -194,10 +196,10 @@ impl Block {
 }
 
 impl PlainWideResNet {
-    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
+    /// Computes logits `[batch, classes]` of images `[batch, channels, height, width]`.
     ///
-    /// Dropout and batch statistics are active on an autodiff device alone; evaluate the module
-    /// that [`Module::valid`] returns.
+    /// Dropout and batch statistics are active only on an autodiff device. For evaluation use the
+    /// module that [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let (path, images) = Path::enter(images);
         let x = self.input_block.forward(path, boundary(images));
@@ -219,7 +221,8 @@ impl PlainWideResNet {
             rest if rest < length => length - rest,
             _ => length,
         };
-        // Windows of one size: the mean of their means is the mean of all that they cover.
+        // All windows have one size, so the mean of their means is the mean over everything they
+        // cover.
         path.mean_of(x, [covered(height), covered(width)])
     }
 }

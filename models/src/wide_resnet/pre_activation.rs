@@ -31,15 +31,16 @@ const PER_BLOCK: usize = 6;
 pub struct WideResNetConfig {
     /// Layers with weights: 6n + 4 for n blocks in each group.
     pub depth: usize,
-    /// How many times wider than a residual network.
+    /// Width as a multiple of a residual network's.
     pub widen: usize,
     /// Number of classes.
     pub classes: usize,
     /// Channels of the images.
     #[config(default = 3)]
     pub channels: usize,
-    /// Channels after the first convolution and, before it is widened, of the first group; they
-    /// double from group to group.
+    /// Channels after the first convolution, and of the first group before widening.
+    ///
+    /// They double from group to group.
     #[config(default = 16)]
     pub base: usize,
     /// Dropout rate between the two convolutions of a block.
@@ -58,12 +59,14 @@ impl WideResNetConfig {
         Self::new(28, 10, classes)
     }
 
-    /// Builds the model on `device`: convolutions normal with variance 2/fan_out, the linear layer
-    /// as PyTorch draws it with biases of zero, as the reference does.
+    /// Builds the model on `device`.
+    ///
+    /// Convolutions are normal with variance 2/fan_out. The linear layer has PyTorch's default and
+    /// zero biases, as in the reference.
     ///
     /// # Errors
-    /// A size of zero, a depth that is not 6n + 4 with 1 ≤ n ≤ 10,000, a dropout rate outside `[0,
-    /// 1)`.
+    /// Fails for a size of zero, a depth that is not 6n + 4 with 1 ≤ n ≤ 10,000, or a dropout rate
+    /// outside `[0, 1)`.
     pub fn init(&self, device: &Device) -> Result<WideResNet, ModelError> {
         let blocks = self.checked_blocks()?;
         let first = self.base;
@@ -134,8 +137,8 @@ impl WideResNetConfig {
 /// conv 3×3, three groups of pre-activation blocks, BN, ReLU, mean over all positions, linear.
 ///
 /// With k = 10 an image goes through 3×32×32 → 16×32×32 → 160×32×32 → 320×16×16 → 640×8×8 → 640 →
-/// classes. The names of the parameters are those of the common PyTorch implementation
-/// (`block1.layer.0.conv1`, …), where `convShortcut` stands for `conv_shortcut`.
+/// classes. Parameters have the names of the common PyTorch implementation (`block1.layer.0.conv1`,
+/// …), with `conv_shortcut` for `convShortcut`.
 #[derive(Module, Debug)]
 pub struct WideResNet {
     conv1: Conv2d,
@@ -153,7 +156,7 @@ struct Group {
     layer: Vec<Block>,
 }
 
-/// BN, ReLU, conv 3×3, BN, ReLU, dropout, conv 3×3, plus the input. Where the width changes, the
+/// BN, ReLU, conv 3×3, BN, ReLU, dropout, conv 3×3, plus the input. If the width changes, the
 /// shortcut is a 1×1 convolution of the activated input.
 #[derive(Module, Debug)]
 struct Block {
@@ -188,10 +191,10 @@ impl Block {
 }
 
 impl WideResNet {
-    /// Logits `[batch, classes]` of images `[batch, channels, height, width]`.
+    /// Computes logits `[batch, classes]` of images `[batch, channels, height, width]`.
     ///
-    /// Dropout and batch statistics are active on an autodiff device alone; evaluate the module
-    /// that [`Module::valid`] returns.
+    /// Dropout and batch statistics are active only on an autodiff device. For evaluation use the
+    /// module that [`Module::valid`] returns.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let (path, images) = Path::enter(images);
         let mut x = path.conv(&self.conv1, boundary(images), then_nothing());

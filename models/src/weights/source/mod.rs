@@ -1,4 +1,4 @@
-//! Files that hold named tensors.
+//! Files with named tensors.
 
 mod pickle;
 mod pytorch;
@@ -15,7 +15,7 @@ use super::layout::BATCHES;
 use pytorch::PytorchFile;
 use safetensors::SafetensorsFile;
 
-/// What a file says of one of its tensors.
+/// A file's description of one of its tensors.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub shape: Vec<usize>,
@@ -30,7 +30,7 @@ pub(super) enum Element {
     Other(String),
 }
 
-/// An open file. Values are read when they are asked for.
+/// An open file. Values are read on request.
 pub(super) struct Source {
     path: PathBuf,
     container: Container,
@@ -45,7 +45,7 @@ enum Container {
 impl Source {
     /// Opens `path` and reads the names, types and shapes of its tensors.
     ///
-    /// The content tells the format, not the name of the file.
+    /// The content decides the format, not the name of the file.
     pub(super) fn open(path: &Path) -> Result<Self, WeightsError> {
         let (container, entries) = if is_safetensors(path)? {
             let (file, entries) = SafetensorsFile::open(path)?;
@@ -69,7 +69,7 @@ impl Source {
         }
     }
 
-    /// What the file says about itself; nothing if its format has no place for that.
+    /// The file's metadata; empty if its format has none.
     pub(super) fn about(&self) -> HashMap<String, String> {
         match &self.container {
             Container::Safetensors(file) => file.about().cloned().unwrap_or_default(),
@@ -106,7 +106,7 @@ impl Source {
 }
 
 impl Source {
-    /// The counters of batches under `prefix`, as far as they can be read.
+    /// The batch counters under `prefix`, as far as they can be read.
     pub(super) fn batches(&self, prefix: &str) -> BTreeMap<String, i64> {
         let keys = self.entries.range(prefix.to_owned()..);
         let keys = keys.take_while(|(key, _)| key.starts_with(prefix));
@@ -130,8 +130,7 @@ impl Source {
     }
 }
 
-/// `values`, unless one of them is no number: a model that starts from it, or is measured with it,
-/// gives none either.
+/// Fails if one of `values` is NaN: a model with it would only compute NaN.
 fn finite(values: Vec<f32>) -> Result<Vec<f32>, String> {
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(values),
@@ -142,12 +141,12 @@ fn finite(values: Vec<f32>) -> Result<Vec<f32>, String> {
     }
 }
 
-/// Whether `path` begins as a safetensors file does (the length of the header, then its JSON), or
-/// is called one.
+/// Whether `path` begins like a safetensors file (the header's length, then its JSON) or has its
+/// extension.
 fn is_safetensors(path: &Path) -> Result<bool, WeightsError> {
     let mut start = Vec::with_capacity(9);
     let mut read = || {
-        // A pipe would keep who opens it waiting for one who writes.
+        // Opening a pipe would wait for its writer.
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::other("it is not a regular file"));
         }

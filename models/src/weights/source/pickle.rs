@@ -1,10 +1,9 @@
-//! Pickles, of which `torch.save` makes checkpoints: interpreted, never executed.
+//! Reads the pickles in checkpoints of `torch.save`: interpreted, never executed.
 //!
-//! A pickle is a program for a machine with a stack and a memo. Objects here are numbers of a list,
-//! so that the memo gives the object itself, as in Python: what is filled after it was remembered
-//! is filled everywhere. Of the functions that a pickle may call, those are known that put tensors
-//! and containers together. Any other call makes an object that may be filled like a dictionary or
-//! a list, as subclasses of these are, and has attributes.
+//! A pickle is a program for a machine with a stack and a memo. Objects here are indices in a list,
+//! so that the memo returns the object itself, as in Python: items added later are seen everywhere.
+//! Only functions that build tensors and containers are known. Any other call makes an object that
+//! can be filled like a dictionary or a list, as their subclasses can, and has attributes.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -13,44 +12,44 @@ use std::io::{BufRead, Read};
 use super::Element;
 use crate::weights::float::Float;
 
-/// Deepest nesting that is followed. Python's own recursion allows about as much.
+/// Deepest nesting. Python's own recursion allows about as much.
 const DEEPEST: usize = 500;
-/// Most objects of one pickle, and most that are looked at: small pickles can refer to one object
-/// very often.
+/// Largest number of objects of a pickle, and of visited objects: a small pickle can refer to one
+/// object many times.
 const MOST_OBJECTS: usize = 4 << 20;
 
-/// Longest name of a tensor in bytes, and most dimensions.
+/// Longest name of a tensor in bytes, and largest number of dimensions.
 const LONGEST_NAME: usize = 4096;
-/// Most bytes of all names together. Shared objects give a small file very many long names.
+/// Largest number of bytes of all names. Shared objects can give a small file many long names.
 const MOST_NAMES: usize = 64 << 20;
 const MOST_DIMENSIONS: usize = 64;
 
-/// Where an object is in the list.
+/// Index of an object in the list.
 type Id = usize;
 
-/// The bytes that tensors look at.
+/// The bytes under tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Storage {
-    /// Its name in the container.
+    /// Name in the container.
     pub key: String,
-    /// Elements.
+    /// Number of elements.
     pub len: usize,
     /// Bytes of an element.
     pub size: usize,
-    /// Where in the storage a view of it begins, in elements.
+    /// First element of a view, in the storage.
     pub start: usize,
     /// Type of the elements, if they have one.
     kind: Option<Kind>,
 }
 
-/// Type of elements: as it is told, and bytes of each.
+/// An element type: its name and its size in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kind {
     name: String,
     size: usize,
 }
 
-/// A tensor, as a view of a storage.
+/// A tensor as a view of a storage.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub storage: Storage,
@@ -63,17 +62,17 @@ pub(super) struct View {
     pub stride: Vec<usize>,
 }
 
-/// What a checkpoint has under a name.
+/// The value under a name in a checkpoint.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
     Tensor(View),
-    /// A tensor of a kind that is not read, such as a sparse one: the function that makes it.
+    /// A tensor of an unsupported kind, such as a sparse one: the function that builds it.
     Unreadable(String),
 }
 
 #[derive(Clone, Debug)]
 enum Object {
-    /// A value that nothing here looks at.
+    /// A value that is not used here.
     Other,
     Int(i64),
     Text(String),
@@ -83,7 +82,7 @@ enum Object {
     Dict(Vec<(Id, Id)>),
     Storage(Storage),
     Tensor(View),
-    /// Made by a function or class that is not known.
+    /// Built by an unknown function or class.
     Made {
         by: String,
         args: Id,
@@ -93,14 +92,14 @@ enum Object {
     },
 }
 
-/// A pickle that was read to its end.
+/// A pickle, read to its end.
 pub(super) struct Pickle {
     objects: Vec<Object>,
     root: Id,
 }
 
 impl Pickle {
-    /// Reads one from `input`, which is then behind it.
+    /// Reads a pickle from `input`, and stops after it.
     pub(super) fn read(input: impl BufRead) -> Result<Self, String> {
         let mut machine = Machine {
             input,
@@ -117,8 +116,7 @@ impl Pickle {
         })
     }
 
-    /// The tensors by their names, which are the keys and attributes on the way to them, joined by
-    /// dots.
+    /// The tensors by name. A name joins the keys and attributes on the way with dots.
     pub(super) fn tensors(&self) -> Result<Vec<(String, Found)>, String> {
         let mut walk = Walk {
             objects: &self.objects,
@@ -150,7 +148,7 @@ impl Pickle {
         items.iter().map(|id| key(&self.objects[*id])).collect()
     }
 
-    /// The value of a key of the root, as far as it is a truth.
+    /// The root as an integer.
     pub(super) fn int(&self) -> Option<i64> {
         match self.objects[self.root] {
             Object::Int(value) => Some(value),
@@ -158,7 +156,7 @@ impl Pickle {
         }
     }
 
-    /// The number under `wanted` in the root; truths are 0 and 1.
+    /// The number under `wanted` in the root; booleans are 0 and 1.
     pub(super) fn int_of(&self, wanted: &str) -> Option<i64> {
         let Object::Dict(items) = &self.objects[self.root] else {
             return None;
@@ -181,16 +179,16 @@ fn key(object: &Object) -> Option<String> {
     }
 }
 
-/// Looks for tensors.
+/// Searches tensors.
 struct Walk<'a> {
     objects: &'a [Object],
     path: Vec<String>,
-    /// Bytes of it.
+    /// Number of its bytes.
     name: usize,
-    /// Objects around the one that is looked at: one may hold itself.
+    /// Objects around the current one: an object may contain itself.
     within: HashSet<Id>,
     seen: usize,
-    /// Bytes of all names that were found.
+    /// Bytes of all names found.
     names: usize,
     found: Vec<(String, Found)>,
 }
@@ -272,7 +270,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Those of an object; a module's are what its state dict has.
+    /// Visits an object's attributes; those of a module are what its state dict has.
     fn attributes(&mut self, id: Id) -> Result<(), String> {
         let objects = self.objects;
         let Object::Dict(items) = &objects[id] else {
@@ -333,13 +331,13 @@ impl Walk<'_> {
 /// Runs a pickle.
 struct Machine<R> {
     input: R,
-    /// The first stands for everything that nothing looks at.
+    /// The first one stands for all values that are not used.
     objects: Vec<Object>,
     stack: Vec<Id>,
     /// Heights of the stack.
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
-    /// Items of containers that were made of others.
+    /// Number of items copied from container to container.
     copied: Cell<usize>,
 }
 
@@ -356,7 +354,7 @@ impl<R: BufRead> Machine<R> {
         }
     }
 
-    /// One operation; their names are those of Python's `pickletools`.
+    /// Runs one operation; the names are those of Python's `pickletools`.
     fn step(&mut self, code: u8) -> Result<(), String> {
         match code {
             // Values.
@@ -558,7 +556,7 @@ impl<R: BufRead> Machine<R> {
         Ok(())
     }
 
-    /// What a function or class makes of `args`.
+    /// The result of calling a function or class with `args`.
     fn call(&self, callable: Id, args: Id, depth: usize) -> Result<Object, String> {
         let by = match &self.objects[callable] {
             Object::Class(name) => name.as_str(),
@@ -604,7 +602,7 @@ impl<R: BufRead> Machine<R> {
                     _ => Object::Other,
                 }
             }
-            // Of a subclass of tensors: the function, the class, its arguments.
+            // For a subclass of tensors: the function, the class, its arguments.
             "torch._tensor._rebuild_from_type_v2" if depth < 8 => match list {
                 [function, _, inner, ..] => self.call(*function, *inner, depth + 1)?,
                 _ => Object::Other,
@@ -619,7 +617,7 @@ impl<R: BufRead> Machine<R> {
         })
     }
 
-    /// A dictionary of what another, or a list of pairs, has.
+    /// A dictionary from another one, or from a list of pairs.
     fn dict(&self, from: Option<&Object>) -> Result<Object, String> {
         let items = match from {
             Some(Object::Dict(items)) => {
@@ -641,7 +639,7 @@ impl<R: BufRead> Machine<R> {
         Ok(Object::Dict(items))
     }
 
-    /// Allows so many items to be copied.
+    /// Checks the limit before `items` items are copied.
     fn copy(&self, items: usize) -> Result<(), String> {
         let copied = self.copied.get().saturating_add(items);
         self.copied.set(copied);
@@ -699,7 +697,7 @@ impl<R: BufRead> Machine<R> {
             Object::Tuple(sizes) | Object::List(sizes) => {
                 sizes.iter().map(|size| self.size(*size)).collect()
             }
-            // As `torch.Size` is made.
+            // The form in which `torch.Size` is built.
             Object::Made { args, .. } => match &self.objects[*args] {
                 Object::Tuple(inner) if inner.len() == 1 && inner[0] != id => {
                     match &self.objects[inner[0]] {
@@ -726,8 +724,7 @@ impl<R: BufRead> Machine<R> {
         }
     }
 
-    /// The class of `('module', class, file, source)`, by which streams remember where a class came
-    /// from.
+    /// The class of `('module', class, file, source)`, which records a class's source in streams.
     fn module(&self, id: Id) -> Option<Id> {
         let Object::Tuple(parts) = &self.objects[id] else {
             return None;
@@ -789,7 +786,7 @@ impl<R: BufRead> Machine<R> {
         Ok(())
     }
 
-    /// The place in the memo that an operation names: as a line, as one byte, or as four.
+    /// The memo index of an operation: on a line, in one byte, or in four.
     fn place(&mut self, code: u8, [line, byte]: [u8; 2]) -> Result<u32, String> {
         if code == line {
             let line = self.line()?;
@@ -846,7 +843,7 @@ impl<R: BufRead> Machine<R> {
         Ok(raw)
     }
 
-    /// So many bytes; memory is taken as they come.
+    /// Reads `len` bytes; memory grows as they arrive.
     fn bytes(&mut self, len: u64) -> Result<Vec<u8>, String> {
         let mut raw = Vec::new();
         let mut part = (&mut self.input).take(len);
@@ -857,7 +854,7 @@ impl<R: BufRead> Machine<R> {
         }
     }
 
-    /// As many bytes as the number before them says, which has `N` itself.
+    /// Reads the bytes after their `N`-byte length.
     fn counted<const N: usize>(&mut self) -> Result<Vec<u8>, String> {
         let raw = self.array::<N>()?;
         let mut wide = [0; 8];
@@ -878,8 +875,7 @@ impl<R: BufRead> Machine<R> {
 }
 
 impl View {
-    /// One behind the last element of the storage that is looked at; `None` if that cannot be
-    /// counted.
+    /// End of the viewed elements in the storage; `None` if it overflows.
     pub(super) fn end(&self) -> Option<usize> {
         if self.shape.contains(&0) {
             return Some(self.offset);
@@ -946,7 +942,7 @@ fn of_dtype(name: &str) -> Kind {
     }
 }
 
-/// Little-endian, with a sign; what is too wide for 64 bits is nothing that anybody looks at.
+/// Little-endian, with a sign; integers wider than 64 bits are not used.
 fn integer(raw: &[u8]) -> Object {
     if raw.len() > 8 {
         return Object::Other;

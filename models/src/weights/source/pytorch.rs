@@ -1,5 +1,5 @@
-//! What `torch.save` writes: a pickle of names, types and shapes beside the values, in a ZIP
-//! archive or, as before PyTorch 1.6, in one stream.
+//! Files of `torch.save`: a pickle of names, types and shapes beside the values, in a ZIP archive
+//! or, as before PyTorch 1.6, in one stream.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -14,22 +14,22 @@ use super::pickle::{Found, Pickle, View};
 use super::{Element, Entry};
 use crate::weights::WeightsError;
 
-/// Largest pickle that is read, since a small archive can claim any size. A byte of it becomes up
-/// to a hundred bytes in memory; a thousand tensors take about 200 KiB.
+/// Largest pickle, since a small archive can claim any size. A byte of it becomes up to a hundred
+/// bytes in memory; a thousand tensors take about 200 KiB.
 const MAX_PICKLE: u64 = 4 << 20;
-/// Largest tensor that is read, in bytes: one can repeat the bytes of a small storage.
+/// Largest tensor in bytes: a tensor can repeat the bytes of a small storage.
 const MAX_TENSOR: usize = 8 << 30;
 
-/// What a tape archive has in its first header, and where that ends.
+/// Mark in the first header of a tape archive, and its end.
 const TAPE_MARK: &[u8] = b"ustar";
 const TAPE_MARK_ENDS: usize = 262;
 
-/// What a stream begins with: this number, as protocols from 2 on and the first two write it,
-/// within so many bytes.
+/// Beginning of a stream: this number, as protocols from 2 on and the first two write it, within
+/// this many bytes.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 const MAGIC_TEXT: &[u8] = b"119547037146038801333356";
 const MAGIC_WITHIN: usize = 64;
-/// The version of streams.
+/// Version of streams.
 const STREAM: i64 = 1001;
 
 /// The tensors of a checkpoint.
@@ -38,7 +38,7 @@ pub(super) struct PytorchFile {
     storages: Storages,
 }
 
-/// Where the bytes are.
+/// Places of the bytes.
 enum Storages {
     Archive(Mutex<ZipArchive<BufReader<File>>>, String),
     Stream {
@@ -138,7 +138,8 @@ impl PytorchFile {
                         entry.size()
                     ));
                 }
-                // Beyond its end, so that its checksum is compared, unless only a part is wanted.
+                // Reads beyond its end, so that its checksum is compared, unless only a part is
+                // wanted.
                 let wanted = if whole { end.saturating_add(1) } else { end };
                 read_part(entry.take(wanted), start, end)
             }
@@ -161,7 +162,7 @@ impl PytorchFile {
     }
 }
 
-/// What `input` has from `start` to `end`, and nothing behind that.
+/// Reads `input` from `start` to `end`, and nothing after that.
 fn read_part(mut input: impl Read, start: u64, end: u64) -> Result<Vec<u8>, String> {
     let failed = |error: std::io::Error| error.to_string();
     std::io::copy(&mut input.by_ref().take(start), &mut std::io::sink()).map_err(failed)?;
@@ -181,14 +182,14 @@ fn read_pickle(input: impl BufRead) -> Result<Pickle, String> {
     Pickle::read(input.take(MAX_PICKLE))
 }
 
-/// The pickle of a ZIP archive: `data.pkl` in its only folder, beside which the storages are.
+/// The pickle of a ZIP archive: `data.pkl` in its only folder, with the storages beside it.
 fn archive(file: File) -> Result<(Pickle, Storages), String> {
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|error| error.to_string())?;
     let is_pickle = |name: &String| name == "data.pkl" || name.ends_with("/data.pkl");
     let names = archive.file_names().filter_map(Result::ok);
     let names = names.map(|name| name.into_owned());
     let mut pickles: Vec<String> = names.filter(is_pickle).collect();
-    // The one that is nearest to the top.
+    // The one nearest to the top.
     pickles.sort_by_key(|name| (name.matches('/').count(), name.clone()));
     let name = pickles.into_iter().next();
     let name = name.ok_or("it is an archive without data.pkl")?;
@@ -221,8 +222,8 @@ fn archive(file: File) -> Result<(Pickle, Storages), String> {
     Ok((pickle, Storages::Archive(Mutex::new(archive), root)))
 }
 
-/// That of a stream: a number, a version, facts of the system, the pickle, the names of the
-/// storages, and each of these with its length before it.
+/// The pickle of a stream: a number, a version, facts about the system, the pickle, the names of
+/// the storages, and each storage after its length.
 fn stream(file: File) -> Result<(Pickle, Storages), String> {
     let mut input = BufReader::new(file);
     read_pickle(&mut input)?;
@@ -263,7 +264,7 @@ fn stream(file: File) -> Result<(Pickle, Storages), String> {
     Ok((pickle, Storages::Stream { file, places }))
 }
 
-/// Whether the elements follow each other as they are counted.
+/// Whether the elements are contiguous in their order.
 fn is_contiguous(view: &View) -> bool {
     let mut expected = 1usize;
     for (size, step) in view.shape.iter().zip(&view.stride).rev() {
@@ -275,7 +276,7 @@ fn is_contiguous(view: &View) -> bool {
     true
 }
 
-/// The elements of `view`, row-major, of `seen`, which begins with the first of them.
+/// The elements of `view`, row-major, from `seen`, which begins with the first of them.
 fn gathered(view: &View, seen: &[u8], bytes: usize) -> Result<Vec<u8>, String> {
     let mut all = Vec::new();
     all.try_reserve_exact(bytes)
@@ -292,7 +293,7 @@ fn gathered(view: &View, seen: &[u8], bytes: usize) -> Result<Vec<u8>, String> {
     Ok(all)
 }
 
-/// Turns a panic of a reader into an error: what is read comes from anywhere.
+/// Turns a panic of a reader into an error: files come from anywhere.
 fn guarded<T>(read: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     contained::run(read)
         .unwrap_or_else(|panic| Err(format!("the reader of the format failed ({panic})")))

@@ -1,4 +1,4 @@
-//! Safetensors: the length of a JSON header, the header, then all values.
+//! Safetensors files: the length of a JSON header, the header, then all values.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -16,14 +16,14 @@ use crate::weights::save::{LAYOUT, NATIVE};
 
 /// Bytes of the header's length.
 const LENGTH: u64 = size_of::<u64>() as u64;
-/// Largest header that is read. A thousand tensors take about 100 KiB.
+/// Largest header. A thousand tensors take about 100 KiB.
 const MAX_HEADER: u64 = 16 << 20;
 
-/// A file and its header. The header is known to describe exactly the bytes that follow it.
+/// A file and its header. The header describes exactly the bytes that follow it.
 pub(super) struct SafetensorsFile {
     file: File,
     header: Metadata,
-    /// Where the values begin.
+    /// Offset of the values.
     values: u64,
 }
 
@@ -93,7 +93,7 @@ impl SafetensorsFile {
         about.is_some_and(|about| about.get(LAYOUT).is_some_and(|layout| layout == NATIVE))
     }
 
-    /// What the file says about itself.
+    /// The file's metadata.
     pub(super) fn about(&self) -> Option<&HashMap<String, String>> {
         self.header.metadata().as_ref()
     }
@@ -101,7 +101,7 @@ impl SafetensorsFile {
     pub(super) fn read(&self, key: &str) -> Result<Vec<u8>, String> {
         let info = self.header.info(key).ok_or("it does not exist")?;
         let (start, end) = info.data_offsets;
-        // No more than the file holds: `open` compared the last offset with the file's size.
+        // At most the size of the file: `open` compared the last offset with it.
         let mut bytes = vec![0; end - start];
         self.file
             .read_exact_at(&mut bytes, self.values + start as u64)
