@@ -7,19 +7,19 @@ use crate::ImageShape;
 /// A rectangle of an image's pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Area {
-    /// Rows above it.
+    /// Number of rows above it.
     pub top: usize,
-    /// Columns to the left of it.
+    /// Number of columns to the left of it.
     pub left: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
-    /// Columns.
+    /// Number of columns.
     pub width: usize,
 }
 
 impl Area {
     /// `height` rows and `width` columns around the pixel (`y`, `x`), clipped at the borders of an
-    /// image. Of an even number, the greater half lies before the pixel.
+    /// image. For an even number, the greater half lies before the pixel.
     pub(crate) fn around(y: usize, x: usize, height: usize, width: usize, of: ImageShape) -> Self {
         let (top, height) = clip(y, height, of.height);
         let (left, width) = clip(x, width, of.width);
@@ -31,7 +31,7 @@ impl Area {
         }
     }
 
-    /// Whether it is a part of an image of this size, with at least one pixel if that has any.
+    /// Whether it lies within an image of this size, with at least one pixel if the image has any.
     pub(crate) fn fits(&self, height: usize, width: usize) -> bool {
         let inside = |start: usize, len: usize, of: usize| {
             start.checked_add(len).is_some_and(|end| end <= of)
@@ -46,7 +46,7 @@ impl Area {
         self.height * self.width
     }
 
-    /// Where its rows lie in an image of this shape, plane after plane.
+    /// Its rows in the bytes of an image of this shape, plane after plane.
     pub(crate) fn rows(&self, shape: ImageShape) -> impl Iterator<Item = Range<usize>> {
         let area = *self;
         (0..shape.channels).flat_map(move |channel| {

@@ -1,6 +1,6 @@
-//! Data sets that have a type of their own but consist of another one.
+//! Data sets with their own type that consist of another data set.
 
-/// Makes a tuple struct a [`Dataset`](crate::Dataset): that of its first field.
+/// Makes a tuple struct a [`Dataset`](crate::Dataset) that forwards to its first field.
 macro_rules! delegate_dataset {
     ($outer:ty) => {
         impl $crate::Dataset for $outer {

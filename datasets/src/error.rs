@@ -1,15 +1,15 @@
-//! What can go wrong with data, said so that the reader knows what to do next.
+//! Errors of data sets.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::area::Area;
 
-/// Why a data set, or a part of it, cannot be read.
+/// The reason why a data set, or a part of it, cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatasetError {
-    /// Files of a data set are not where they were looked for.
+    /// Files of a data set are missing.
     #[error(
         "{dataset} is incomplete in {}: missing {}. Put these files there (compressed or \
          unpacked{}), or set data.dir to the folder that contains them",
@@ -20,39 +20,39 @@ pub enum DatasetError {
         dataset: &'static str,
         /// The folder that was searched.
         dir: PathBuf,
-        /// A sub-folder of it that was searched as well, if any.
+        /// A sub-folder of it that was also searched.
         also: Option<&'static str>,
-        /// What was not found.
+        /// The missing files.
         files: Vec<String>,
     },
 
-    /// No mirror gave a file; nothing was left under its final name.
+    /// No mirror returned a file; no incomplete file has a final name.
     #[error(
         "cannot download {}: {}. If this machine is offline, download {} elsewhere and put the \
          files into {}, or set data.dir to the folder that contains them",
         files.first().map_or("", String::as_str), reasons.join("; "), files.join(", "), dir.display()
     )]
     Download {
-        /// The folder the files were to be written to.
+        /// The target folder.
         dir: PathBuf,
-        /// Every file that is still missing; the first is the one that failed.
+        /// All missing files; the first is the one that failed.
         files: Vec<String>,
-        /// What each mirror answered.
+        /// The answer of each mirror.
         reasons: Vec<String>,
     },
 
-    /// The operating system refused an operation on a file or folder.
+    /// The system refused an operation on a file or folder.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation.
         action: &'static str,
-        /// To which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
-    /// A file is not what its name says.
+    /// A file is malformed.
     #[error(
         "{} is damaged or not the expected file: {reason} (byte {offset} of the uncompressed \
          content). Replace it",
@@ -61,13 +61,13 @@ pub enum DatasetError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where, counted in the uncompressed content.
+        /// Offset in the uncompressed content.
         offset: u64,
-        /// What was found and what was expected.
+        /// The found and the expected value.
         reason: String,
     },
 
-    /// A file ends too early.
+    /// A file is truncated.
     #[error(
         "{} is truncated: its header announces {expected} bytes, but it ends after {found} \
          (uncompressed). Fetch it again",
@@ -76,13 +76,13 @@ pub enum DatasetError {
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Bytes the header promises, itself included.
+        /// Bytes according to the header, which is included.
         expected: u64,
-        /// Bytes that are there.
+        /// Bytes found.
         found: u64,
     },
 
-    /// A file goes on after its end.
+    /// A file has bytes after its end.
     #[error(
         "{} is longer than the {expected} bytes that its header announces (uncompressed). Replace \
          it",
@@ -91,11 +91,11 @@ pub enum DatasetError {
     Trailing {
         /// The file.
         path: PathBuf,
-        /// Bytes the header promises, itself included.
+        /// Bytes according to the header, which is included.
         expected: u64,
     },
 
-    /// Images and labels do not belong together.
+    /// The numbers of images and labels differ.
     #[error(
         "{} has {images} images, but {} has {labels} labels. Replace the pair with files of one set",
         images_path.display(), labels_path.display()
@@ -103,15 +103,15 @@ pub enum DatasetError {
     Count {
         /// The file of images.
         images_path: PathBuf,
-        /// How many it has.
+        /// Number of images.
         images: usize,
         /// The file of labels.
         labels_path: PathBuf,
-        /// How many it has.
+        /// Number of labels.
         labels: usize,
     },
 
-    /// A file of the right name belongs to another data set.
+    /// A file with the right name belongs to another data set.
     #[error(
         "{} contains {found}, not {wanted}; their files have the same names. Keep {wanted} in \
          another folder, or in the subfolder {sub_folder}", path.display()
@@ -119,15 +119,15 @@ pub enum DatasetError {
     Impostor {
         /// The file.
         path: PathBuf,
-        /// The set it belongs to.
+        /// The data set that it belongs to.
         found: &'static str,
-        /// The set that was asked for.
+        /// The requested data set.
         wanted: &'static str,
-        /// Where files of that set are looked for first.
+        /// Sub-folder where files of the requested set are looked for first.
         sub_folder: &'static str,
     },
 
-    /// A file of fixed-size records whose size does not fit.
+    /// The size of a file is not a multiple of its records'.
     #[error(
         "{} has {len} bytes, {} records of {record_len} bytes and {} bytes more: it is truncated \
          or not the expected file. Fetch it again",
@@ -142,7 +142,7 @@ pub enum DatasetError {
         record_len: u64,
     },
 
-    /// A list of class names has another length than there are classes.
+    /// The number of class names is not the number of classes.
     #[error(
         "{} has {found} class names, but the data set has {expected} classes. Replace it",
         path.display()
@@ -150,24 +150,24 @@ pub enum DatasetError {
     Names {
         /// The file.
         path: PathBuf,
-        /// How many names it has.
+        /// Number of names.
         found: usize,
-        /// How many classes there are.
+        /// Number of classes.
         expected: usize,
     },
 
-    /// An archive ends too early.
+    /// An archive is truncated.
     #[error("{} is truncated: it ends {place}, after {found} bytes of uncompressed content. Fetch it again", path.display())]
     ArchiveTruncated {
         /// The archive.
         path: PathBuf,
-        /// Where it ends.
+        /// The place where it ends.
         place: String,
-        /// Bytes of uncompressed content that are there.
+        /// Bytes of uncompressed content found.
         found: u64,
     },
 
-    /// An archive is whole, but something is not in it.
+    /// An archive is complete but lacks files.
     #[error(
         "{} does not contain {}, so it is another archive. Replace it",
         path.display(), files.join(", ")
@@ -175,27 +175,27 @@ pub enum DatasetError {
     ArchiveLacks {
         /// The archive.
         path: PathBuf,
-        /// What it should contain.
+        /// The missing files.
         files: Vec<String>,
     },
 
-    /// What was unpacked from an archive is damaged, or was so in the archive.
+    /// An unpacked file is damaged, perhaps already in the archive.
     #[error(
         "{}. It was unpacked from {}. Delete the folder {} to unpack it again; if that does not \
          help, replace the archive",
         without_advice(damage), archive.display(), folder.display()
     )]
     Unpacked {
-        /// What is wrong with which file: [`Malformed`](DatasetError::Malformed),
-        /// [`Records`](DatasetError::Records) or [`Names`](DatasetError::Names).
+        /// The damage: [`Malformed`](DatasetError::Malformed), [`Records`](DatasetError::Records)
+        /// or [`Names`](DatasetError::Names).
         damage: Box<DatasetError>,
         /// The archive.
         archive: PathBuf,
-        /// The folder in the cache that holds what was unpacked.
+        /// The cache folder with the unpacked files.
         folder: PathBuf,
     },
 
-    /// No folder can be written to where an archive could be unpacked.
+    /// An archive cannot be unpacked, because no folder is writable.
     #[error(
         "no folder to unpack {} into: {}. Set the cache folder to a writable one, or unpack it \
          yourself",
@@ -204,7 +204,7 @@ pub enum DatasetError {
     NoCache {
         /// The archive.
         path: PathBuf,
-        /// The folders that were tried, and what the system said.
+        /// The folders that were tried, and the system's errors.
         reasons: Vec<String>,
     },
 
@@ -213,31 +213,31 @@ pub enum DatasetError {
     Image {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 
-    /// An image file of a kind that is not read. It need not be damaged.
+    /// The format of an image file is not supported. It need not be damaged.
     #[error("{} is not supported: {what}. Convert it, or remove it", path.display())]
     UnsupportedImage {
         /// The file.
         path: PathBuf,
-        /// Its kind.
+        /// Its format.
         what: String,
     },
 
-    /// Files and folders below a folder of images that cannot be used.
+    /// Files and folders in a folder of images cannot be used.
     #[error("{}:{}", unusable(root, *usable, problems.len()), listed(problems))]
     Images {
         /// The folder.
         root: PathBuf,
-        /// Files that can be used.
+        /// Number of usable files.
         usable: usize,
-        /// Each one, and what is wrong with it.
+        /// Each problem, with its path.
         problems: Vec<(PathBuf, String)>,
     },
 
-    /// Some images are grey and some coloured.
+    /// Some images are grey and some are in colour.
     #[error(
         "the images in {} differ in color: {} is grey, {} is RGB. Set color to rgb or grey to \
          convert all", root.display(), grey.display(), rgb.display()
@@ -245,18 +245,18 @@ pub enum DatasetError {
     MixedColor {
         /// The folder.
         root: PathBuf,
-        /// One with one channel.
+        /// A grey image.
         grey: PathBuf,
-        /// One with three.
+        /// An RGB image.
         rgb: PathBuf,
     },
 
-    /// A folder is not laid out as one of images.
+    /// The layout of a folder of images is wrong.
     #[error("{}: {reason}", root.display())]
     Layout {
         /// The folder.
         root: PathBuf,
-        /// What is missing or contradictory, and what to do.
+        /// The missing or contradictory part, and what to do.
         reason: String,
     },
 
@@ -268,24 +268,24 @@ pub enum DatasetError {
     Classes {
         /// The folder of training images.
         train: PathBuf,
-        /// Classes that only it has.
+        /// Classes only in the training images.
         only_train: Vec<String>,
         /// The folder of images for evaluation.
         test: PathBuf,
-        /// Classes that only it has.
+        /// Classes only in the evaluation images.
         only_test: Vec<String>,
     },
 
-    /// A data set was asked for with settings that make no sense.
+    /// Invalid settings of a data set.
     #[error("{what}: {reason}")]
     Settings {
-        /// Which setting.
+        /// The setting.
         what: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 
-    /// An index that the data set does not have.
+    /// An index is out of range.
     #[error(
         "image {index} does not exist: the data set has {len}. Create the sampler with the length \
          of this data set"
@@ -293,18 +293,18 @@ pub enum DatasetError {
     Index {
         /// The index.
         index: usize,
-        /// The number of images.
+        /// Number of images.
         len: usize,
     },
 
-    /// A label that has no class.
+    /// A label has no class.
     #[error("image {index} has label {label}, but the data set has {classes} classes")]
     Label {
-        /// The image.
+        /// Index of the image.
         index: usize,
         /// Its label.
         label: u32,
-        /// The number of classes.
+        /// Number of classes.
         classes: usize,
     },
 
@@ -313,11 +313,11 @@ pub enum DatasetError {
     Buffer {
         /// Its length.
         given: usize,
-        /// The length of an image.
+        /// Length of an image.
         needed: usize,
     },
 
-    /// A part was chosen that the image does not have.
+    /// The chosen part lies outside the image.
     #[error(
         "{}×{} pixels from row {} and column {} are outside an image of {height}×{width} (height × \
          width). Choose a part of at least one pixel inside the image",
@@ -332,10 +332,10 @@ pub enum DatasetError {
         width: usize,
     },
 
-    /// A data set's normalisation does not fit its images.
+    /// The normalization does not match the images.
     #[error("invalid normalization of the data set: {reason}")]
     Normalization {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 
@@ -350,25 +350,25 @@ pub enum DatasetError {
         bytes: usize,
     },
 
-    /// A loader's thread could not be started.
+    /// A loader's thread did not start.
     #[error("cannot start a loader thread: {source}. Use fewer workers")]
     Spawn {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
-    /// The code that reads or augments images panicked.
+    /// Code that reads or augments images panicked.
     #[error("panic while reading batch {position} of the epoch: {message}")]
     Panic {
-        /// Number of the batch within the epoch's iterator, from 0.
+        /// Number of the batch in the epoch, from 0.
         position: usize,
-        /// The panic's message.
+        /// The message of the panic.
         message: String,
     },
 }
 
 impl DatasetError {
-    /// Refuses an area that is no part of an image of this size.
+    /// Refuses an area outside an image of this size.
     pub(crate) fn check_area(area: Area, height: usize, width: usize) -> Result<(), Self> {
         match area.fits(height, width) {
             true => Ok(()),
@@ -391,7 +391,7 @@ impl DatasetError {
     }
 }
 
-/// More problems than these would hide the message itself.
+/// Number of problems listed; more would hide the message.
 const LISTED: usize = 10;
 
 fn unusable(root: &Path, usable: usize, problems: usize) -> String {
@@ -415,7 +415,7 @@ fn listed(problems: &[(PathBuf, String)]) -> String {
     text
 }
 
-/// What happened, for a message that says something else about what to do.
+/// The error's text without its advice, for a message with other advice.
 fn without_advice(error: &DatasetError) -> String {
     let text = error.to_string();
     let advice = [". Replace it", ". Fetch it again"];
@@ -443,14 +443,14 @@ fn also_in(sub_folder: &Option<&'static str>) -> String {
     sub_folder.map_or(String::new(), |name| format!(", here or in {name}"))
 }
 
-/// Why samples cannot be divided as asked.
+/// The reason why samples cannot be divided as requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SamplerError {
-    /// A size that must not be zero is zero.
+    /// A size is zero.
     #[error("{what} is 0; it must be at least 1")]
     Zero {
-        /// Which size.
+        /// The size.
         what: &'static str,
     },
 
@@ -463,7 +463,7 @@ pub enum SamplerError {
         size: usize,
     },
 
-    /// The global batch does not divide into micro-batches on all ranks.
+    /// The global batch cannot be divided into micro-batches on all ranks.
     #[error(
         "a global batch of {global_batch} does not divide into micro-batches of {micro_batch} on \
          {size} ranks. Use a multiple of {}, such as {}",
@@ -478,13 +478,13 @@ pub enum SamplerError {
         size: usize,
     },
 
-    /// Not even one global batch can be filled.
+    /// The data set has fewer samples than a global batch.
     #[error(
         "the data set has {len} samples, fewer than one global batch of {global_batch}. Use a \
          smaller batch"
     )]
     TooFew {
-        /// Samples in the data set.
+        /// Number of samples in the data set.
         len: usize,
         /// The global batch.
         global_batch: usize,

@@ -1,31 +1,31 @@
-//! Images of any size from almost nothing, for benchmarks of everything behind the data.
+//! Generated images of any size at almost no cost, for benchmarks of everything after the data.
 //!
 //! Each class has a few patterns; an image is one of them plus noise. A pattern is the sum of a
-//! smooth row profile and a smooth column profile, and the noise is cut from one table at random
-//! places, so an image costs two additions per byte, and memory grows with the sides of the image
-//! rather than with its area. Integers only: the images are the same on every machine.
+//! smooth row profile and a smooth column profile, and noise is taken from one table at random
+//! places. So an image costs two additions per byte, and memory grows with the sides of the image
+//! instead of its area. It uses integers only: the images are the same on every machine.
 
 use crate::random::{Purpose, Stream};
 use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read};
 
 /// Patterns per class.
 const PATTERNS: usize = 3;
-/// Points through which a profile runs.
+/// Number of points of a profile.
 const KNOTS: usize = 5;
-/// Profiles stay below this; with two of them and the noise, a byte is never exceeded.
+/// Upper bound of profiles; two of them and the noise fit into a byte.
 const PROFILE: u64 = 97;
-/// The noise stays below this: the lowest bits of random bytes.
+/// Upper bound of the noise: the lowest bits of random bytes.
 const NOISE: u8 = 64;
-/// Noise is cut from a table at least this long.
+/// Least length of the table of noise.
 const NOISE_LEN: usize = 1 << 16;
-/// Distance of the places from which consecutive rows take their noise: odd and irregular.
+/// Distance of the places where consecutive rows take their noise: odd and irregular.
 const NOISE_STEP: usize = 0x9E3B;
-/// The most memory for profiles and noise; sides or classes beyond are a mistake.
+/// Largest memory for profiles and noise; larger sides or classes are a mistake.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Made-up images of any shape whose classes a model can learn; all are equally frequent.
+/// Generated images of any shape with learnable classes, all equally frequent.
 ///
-/// Each is a function of (seed, split, index) alone and is made when it is read.
+/// Each image is a function of (seed, split, index) and is generated when it is read.
 #[derive(Debug, Clone)]
 pub struct Generated {
     shape: ImageShape,
@@ -39,11 +39,13 @@ pub struct Generated {
 }
 
 impl Generated {
-    /// `len` training images of `shape` in `classes` classes; another `seed` gives other patterns.
-    /// Image `i` is of class `i % classes`; a longer set begins with the images of a shorter one.
+    /// Creates `len` training images of `shape` in `classes` classes.
+    ///
+    /// Another `seed` gives other patterns. Image `i` has class `i % classes`; a longer set begins
+    /// with the images of a shorter one.
     ///
     /// # Errors
-    /// [`DatasetError::Settings`] when a size is zero or the patterns would need more than 1 GiB.
+    /// [`DatasetError::Settings`] if a size is zero or the patterns would need more than 1 GiB.
     pub fn new(
         shape: ImageShape,
         classes: usize,
@@ -92,7 +94,7 @@ impl Generated {
         })
     }
 
-    /// Takes the images of `split`: the same patterns with other noise.
+    /// Selects `split`: the same patterns with other noise.
     pub fn split(mut self, split: Split) -> Self {
         self.split = split;
         self
@@ -108,7 +110,7 @@ fn profiles_len(shape: ImageShape) -> usize {
         .saturating_mul(PATTERNS)
 }
 
-/// Appends `len` values on straight lines between random knots.
+/// Appends `len` values on straight lines between random points.
 fn profile(len: usize, stream: &mut Stream, profiles: &mut Vec<u8>) {
     let mut knots = [0u64; KNOTS];
     knots
@@ -137,7 +139,7 @@ impl Dataset for Generated {
         &self.class_names
     }
 
-    /// Roughly that of the images, in every channel.
+    /// Approximate statistics of the images, the same in every channel.
     fn normalization(&self) -> Normalization {
         Normalization {
             mean: vec![0.5; self.shape.channels],
@@ -218,7 +220,7 @@ mod tests {
         assert!((variance.sqrt() - 0.15).abs() < 0.02, "{}", variance.sqrt());
     }
 
-    /// What is learnt from training images must hold for test images.
+    /// A lesson from training images must hold for test images.
     #[test]
     fn the_nearest_training_image_tells_the_class() {
         let train = Generated::new(CIFAR, 10, 200, 4).unwrap();

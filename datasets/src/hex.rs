@@ -1,4 +1,4 @@
-//! Checksums as people write them.
+//! Checksums in hexadecimal digits.
 
 use std::fmt::Write;
 

@@ -1,6 +1,6 @@
 //! The IDX format of MNIST: a magic number, the dimensions, then the bytes; plain or gzip.
 //!
-//! Strict, because a file that is cut or padded trains a model on wrong pixels without a word.
+//! The reader is strict, because a truncated or padded file would silently give wrong pixels.
 //! Format: <http://yann.lecun.com/exdb/mnist/>.
 
 use std::fs::File;
@@ -11,26 +11,26 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::DatasetError;
 
-/// More than any set of this family has (EMNIST: 0.55 GB); the files are held in memory.
+/// Larger than any set of this family (EMNIST: 0.55 GB); the files are held in memory.
 const MAX_BYTES: u64 = 1 << 30;
 pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const UNSIGNED_BYTE: u8 = 0x08;
 
-/// An array of bytes with `N` dimensions, the last running fastest.
+/// An array of bytes with `N` dimensions, the last one contiguous.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Idx<const N: usize> {
     pub(crate) dimensions: [usize; N],
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Reads an IDX file of unsigned bytes with `N` dimensions; whether it is compressed is told by
-/// its content.
+/// Reads an IDX file of unsigned bytes with `N` dimensions. The content shows whether it is
+/// compressed.
 pub(crate) fn read_file<const N: usize>(path: &Path) -> Result<Idx<N>, DatasetError> {
     let file = File::open(path).map_err(DatasetError::io("open", path))?;
     read(BufReader::with_capacity(1 << 16, file), path)
 }
 
-/// As [`read_file`], from a reader.
+/// Does [`read_file`] with a reader.
 fn read<const N: usize>(mut reader: impl BufRead, path: &Path) -> Result<Idx<N>, DatasetError> {
     let start = reader.fill_buf().map_err(DatasetError::io("read", path))?;
     if start.starts_with(&GZIP_MAGIC) {
@@ -82,7 +82,7 @@ fn parse<const N: usize>(mut reader: impl Read, path: &Path) -> Result<Idx<N>, D
     if bytes.len() as u64 != promised {
         return Err(truncated(path, whole, header_len + bytes.len() as u64));
     }
-    // Reading on also makes the decoder verify the checksum behind the last byte.
+    // Reading on also makes the decoder verify the checksum after the last byte.
     match io::copy(&mut reader.take(1), &mut io::sink()) {
         Ok(0) => Ok(Idx { dimensions, bytes }),
         Ok(_) => Err(DatasetError::Trailing {
@@ -93,7 +93,7 @@ fn parse<const N: usize>(mut reader: impl Read, path: &Path) -> Result<Idx<N>, D
     }
 }
 
-/// Reads `len` bytes, or what is left. Memory grows with what arrives, not with what is promised.
+/// Reads `len` bytes, or the rest. Memory grows as bytes arrive, not with the stated length.
 fn read_up_to(
     reader: &mut impl Read,
     len: u64,
@@ -103,7 +103,7 @@ fn read_up_to(
     let mut bytes = Vec::new();
     match reader.take(len).read_to_end(&mut bytes) {
         Ok(_) => Ok(bytes),
-        // A compressed file that is cut: the caller sees that bytes are missing.
+        // A truncated compressed file: the caller sees that bytes are missing.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(bytes),
         Err(error) => Err(read_error(error, offset + bytes.len() as u64, path)),
     }
@@ -226,7 +226,7 @@ mod tests {
         content.resize(64 << 20, 0);
         let error = read3(&gzip(&content)).unwrap_err();
         assert!(matches!(error, DatasetError::Trailing { .. }), "{error}");
-        // The promise itself is bounded, and memory is taken only for what arrives.
+        // The stated length is bounded, and memory grows only as bytes arrive.
         let error = read3(&gzip(&idx([u32::MAX; 3], &[]))).unwrap_err();
         assert!(
             matches!(error, DatasetError::Malformed { offset: 4, .. }),
@@ -266,7 +266,7 @@ mod tests {
             let mut compressed = gzip(&content);
             let bit = bit % (compressed.len() * 8);
             compressed[bit / 8] ^= 1 << (bit % 8);
-            // Bits of the gzip header that say nothing about the content (time, system) may change.
+            // Bits of the gzip header that do not concern the content (time, system) may change.
             if let Ok(read) = read3(&compressed) {
                 prop_assert_eq!(read.bytes, vec![3; 60]);
             }

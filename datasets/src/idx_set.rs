@@ -1,7 +1,8 @@
-//! What MNIST and the sets that imitate it share: four IDX files, 28x28 grey images, ten classes.
+//! Common part of MNIST and the sets that imitate it: four IDX files, 28x28 grey images, ten
+//! classes.
 //!
-//! They even share the file names, so a folder may hold another set than the one asked for. Each
-//! set's own sub-folder goes first, and labels that begin as those of another set are refused.
+//! They share even the file names, so a folder may hold another set than the requested one. Each
+//! set's own sub-folder comes first, and labels that begin like those of another set are refused.
 
 use std::path::{Path, PathBuf};
 
@@ -15,8 +16,7 @@ const SHAPE: ImageShape = ImageShape {
 };
 const CLASSES: usize = 10;
 
-/// How the labels of each set begin, of the training set and of the test set: what tells one from
-/// another.
+/// The first labels of each set, of its training and its test images. They tell the sets apart.
 const FIRST_LABELS: [(&str, [[u8; 10]; 2]); 2] = [
     (
         "MNIST",
@@ -34,13 +34,13 @@ const FIRST_LABELS: [(&str, [[u8; 10]; 2]); 2] = [
     ),
 ];
 
-/// What distinguishes one set from another.
+/// Properties of one set.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) name: &'static str,
-    /// Where torchvision keeps the files below the folder it is given.
+    /// Sub-folder in which torchvision keeps the files.
     pub(crate) sub_folder: &'static str,
-    /// Images and labels to train with, images and labels to test with.
+    /// Images and labels for training, images and labels for testing.
     pub(crate) files: [RemoteFile; 4],
     pub(crate) mirrors: [&'static str; 2],
     pub(crate) class_names: [&'static str; CLASSES],
@@ -49,7 +49,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// What `dir` needs so that both splits can be opened.
+    /// The files that `dir` lacks for both splits.
     pub(crate) fn missing(&self, dir: &Path) -> Vec<RemoteFile> {
         [Split::Train, Split::Test]
             .into_iter()
@@ -68,7 +68,7 @@ impl Published {
         }
     }
 
-    /// Where images and labels of a split are: in one folder, so that they belong together.
+    /// Paths of a split's images and labels, in one folder so that they match.
     fn find(&self, dir: &Path, split: Split) -> Option<[PathBuf; 2]> {
         let [images, labels] = self.files_of(split);
         [dir.join(self.sub_folder), dir.to_owned()]
@@ -201,7 +201,7 @@ impl Dataset for IdxSet {
     }
 }
 
-/// Where `folder` has the file, plain or compressed.
+/// Path of the file in `folder`, plain or compressed.
 fn stored_as(folder: &Path, file: &RemoteFile) -> Option<PathBuf> {
     let plain = file.name.strip_suffix(".gz").unwrap_or(file.name);
     [folder.join(plain), folder.join(file.name)]
@@ -296,7 +296,7 @@ mod tests {
         assert!(error.to_string().contains("2x2"), "{error}");
     }
 
-    /// Labels that begin as those of the published test set.
+    /// Labels that begin like those of the published test set.
     fn write_beginning_of(published: &Published, dir: &Path) {
         fs::create_dir_all(dir).unwrap();
         let (_, first) = FIRST_LABELS
@@ -322,7 +322,7 @@ mod tests {
         let set = Mnist::open(dir.path(), Split::Test).unwrap();
         assert_eq!(set.read(0, &mut image).unwrap(), 7);
 
-        // What lies beside the sub-folder does not hide it.
+        // Files beside the sub-folder do not hide it.
         write_beginning_of(fashion, dir.path());
         let set = Mnist::open(dir.path(), Split::Test).unwrap();
         assert_eq!(set.read(0, &mut image).unwrap(), 7);

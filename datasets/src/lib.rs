@@ -1,19 +1,18 @@
-//! Image data sets, and how they reach the ranks of a distributed training.
+//! Image data sets, samplers and loaders for distributed training.
 //!
-//! The parts, in the order in which data flows:
+//! Data flows through three parts:
 //!
-//! 1. A [`Dataset`] reads one image as bytes: [`Digits`] and [`Generated`] (made by the program,
-//!    need no file), [`Mnist`], [`FashionMnist`], [`Cifar10`] and [`Cifar100`] (fetched by a
-//!    [`Downloader`] where that is wanted), or an [`ImageFolder`] of JPEG, PNG, WebP, BMP, TIFF
-//!    and PNM files.
-//! 2. A sampler says which images a rank sees, and when: [`TrainSampler`] shuffles by seed and
+//! 1. A [`Dataset`] reads one image as bytes: [`Digits`] and [`Generated`] (computed, without
+//!    files), [`Mnist`], [`FashionMnist`], [`Cifar10`] and [`Cifar100`] (a [`Downloader`] can fetch
+//!    them), or an [`ImageFolder`] of JPEG, PNG, WebP, BMP, TIFF and PNM files.
+//! 2. A sampler chooses the images of a rank and their order. [`TrainSampler`] shuffles by seed and
 //!    epoch and splits every global batch over the ranks; [`EvalSampler`] gives every image to
 //!    exactly one rank. Both make an [`Epoch`].
-//! 3. A [`Loader`] turns an [`Epoch`] into [`Batch`]es: it reads, augments ([`Augment`]) and
-//!    normalises in worker threads and hands the batches out in order.
+//! 3. A [`Loader`] turns an [`Epoch`] into [`Batch`]es: worker threads read, augment ([`Augment`])
+//!    and normalise, and batches come out in order.
 //!
-//! Everything random is drawn from (seed, epoch, image) and nothing else, so the same run is seen
-//! with any number of ranks and workers, and can be continued at any step.
+//! Randomness depends only on (seed, epoch, image). So runs with any number of ranks and workers
+//! see the same data, and can resume at any step.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -25,7 +24,7 @@
 //! let sampler = TrainSampler::new(1000, 64, 16, 0, 2, 42)?;
 //! let loader = Loader::new(digits)?.workers(2).augment("shift:2".parse()?, 42);
 //!
-//! let epoch = sampler.epoch(0).from_step(3); // as a run does that is resumed after 3 steps
+//! let epoch = sampler.epoch(0).from_step(3); // resumes after 3 steps
 //! assert_eq!(epoch.steps(), 12);
 //! for batch in loader.iter(epoch) {
 //!     let batch = batch?;
@@ -35,6 +34,10 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`contained`] | panics of image decoders turned into errors |
 
 #![deny(unsafe_code)]
 
@@ -79,7 +82,7 @@ pub trait Dataset: Send + Sync {
     /// Number of images.
     fn len(&self) -> usize;
 
-    /// Whether there is no image at all.
+    /// Whether the data set has no image.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -87,30 +90,32 @@ pub trait Dataset: Send + Sync {
     /// The size of every image.
     fn shape(&self) -> ImageShape;
 
-    /// What the labels mean: label `i` is named by the `i`-th entry.
+    /// Names of the classes: label `i` has the `i`-th name.
     fn class_names(&self) -> &[String];
 
-    /// Mean and standard deviation by which a loader normalises.
+    /// Mean and standard deviation for a loader's normalization.
     fn normalization(&self) -> Normalization;
 
     /// Writes image `index` to `image` (planes of bytes: channel, row, column) and returns its
-    /// label. Reading the same index again gives the same bytes.
+    /// label.
+    ///
+    /// Reading the same index again gives the same bytes.
     ///
     /// # Errors
-    /// [`DatasetError::Index`] when `index` is not below [`len`](Dataset::len),
-    /// [`DatasetError::Buffer`] when `image` is not [`ImageShape::len`] bytes long, and whatever
-    /// keeps the image from being read.
+    /// [`DatasetError::Index`] if `index` is not below [`len`](Dataset::len),
+    /// [`DatasetError::Buffer`] if `image` does not have [`ImageShape::len`] bytes, and errors in
+    /// reading the image.
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError>;
 
-    /// Writes a part of image `index`, scaled to [`shape`](Dataset::shape), to `image` and returns
-    /// the label. `choose` is given the height and width of the image, and says which part.
+    /// Writes a part of image `index`, scaled to [`shape`](Dataset::shape), and returns its label.
     ///
-    /// The image is what [`read`](Dataset::read) gives, unless a data set has it larger, or whole:
-    /// it then takes the part from that, since reading scales and cuts. A data set that consists of
-    /// another one hands the call on to it.
+    /// `choose` gets the height and width of the image and returns the part. By default the image
+    /// is that of [`read`](Dataset::read). A data set with larger or uncropped originals takes the
+    /// part from the original instead. A data set that consists of another one forwards the call to
+    /// it.
     ///
     /// # Errors
-    /// As [`read`](Dataset::read), and [`DatasetError::Area`] if there is no such part.
+    /// As [`read`](Dataset::read), and [`DatasetError::Area`] if the part lies outside the image.
     fn read_part(
         &self,
         index: usize,
@@ -132,28 +137,29 @@ pub trait Dataset: Send + Sync {
 pub struct ImageShape {
     /// Colour planes: 1 for grey, 3 for RGB.
     pub channels: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
-    /// Columns.
+    /// Number of columns.
     pub width: usize,
 }
 
 impl ImageShape {
-    /// Values in one image; saturates where the product does not fit.
+    /// Number of values in one image; saturates on overflow.
     pub fn len(&self) -> usize {
         self.channels
             .saturating_mul(self.height)
             .saturating_mul(self.width)
     }
 
-    /// Whether the image has no value at all.
+    /// Whether the image has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Per-channel statistics of pixel values scaled to 0..=1; the normalised value of a byte `p` is
-/// `(p / 255 - mean) / std`.
+/// Per-channel statistics of pixel values scaled to 0..=1.
+///
+/// The normalised value of a byte `p` is `(p / 255 - mean) / std`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Normalization {
     /// One mean per channel.
@@ -162,7 +168,7 @@ pub struct Normalization {
     pub std: Vec<f32>,
 }
 
-/// Which part of a data set: the images to learn from, or those kept for evaluation.
+/// A part of a data set: images for training or for evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Split {
     /// Training images.
@@ -171,7 +177,7 @@ pub enum Split {
     Test,
 }
 
-/// Refuses an index or a buffer that does not fit, in the same words for every data set.
+/// Refuses an invalid index or buffer, with the same errors for every data set.
 pub(crate) fn check_read(
     index: usize,
     len: usize,

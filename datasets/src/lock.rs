@@ -1,11 +1,11 @@
-//! A lock file, so that of several processes one does a piece of work and the others wait for it.
+//! A lock file, with which one of several processes does a piece of work and the others wait.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use crate::DatasetError;
 
-/// Held until dropped, or until the process ends, however it ends.
+/// A lock that is held until it is dropped, or until the process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
     path: PathBuf,
@@ -15,16 +15,16 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Makes the file and waits until no other process holds it; `work` is what that one does,
-    /// for the log. Where the file system has no locks, nobody is waited for: the work must be
-    /// right also when two do it.
+    /// Creates the file and waits until no other process holds the lock; `work` describes that
+    /// process's work for the log. Without locks in the file system it does not wait, so the work
+    /// must be correct even if two processes do it.
     pub(crate) fn wait(path: &Path, work: &'static str) -> Result<Self, DatasetError> {
         loop {
             let lock = Self::wait_once(path, work)?;
             if !lock.is_held || is_at(&lock.file, path) {
                 return Ok(lock);
             }
-            // Who held it has removed it, and whoever comes now locks another file of that name.
+            // The holder has removed it, and new processes lock another file of that name.
         }
     }
 
@@ -54,20 +54,20 @@ impl Lock {
         })
     }
 
-    /// Whether no other process of this host does the work meanwhile. One of another host may:
-    /// there are network file systems whose locks only their own host knows of.
+    /// Whether no other process of this host does the work meanwhile. One on another host may: some
+    /// network file systems have locks that only their own host knows.
     pub(crate) fn is_held(&self) -> bool {
         self.is_held
     }
 
-    /// Releases the lock and removes its file, when the work is done.
+    /// Releases the lock and removes its file, after the work is done.
     pub(crate) fn remove(self) {
-        // A leftover would do no harm.
+        // A leftover does no harm.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Whether a file is the one that has this name now, as far as the system can tell.
+/// Whether a file is the one that currently has this name, as far as the system can tell.
 fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {

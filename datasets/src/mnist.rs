@@ -50,24 +50,25 @@ pub(crate) const PUBLISHED: Published = Published {
 pub struct Mnist(IdxSet);
 
 impl Mnist {
-    /// The files of both splits, as their publishers name them.
+    /// The files of both splits, with their publishers' names.
     pub const FILES: [RemoteFile; 4] = PUBLISHED.files;
 
-    /// Where the files can be downloaded from, in the order in which they are tried.
+    /// URLs for the download, in the order in which they are tried.
     pub const MIRRORS: [&str; 2] = PUBLISHED.mirrors;
 
-    /// Reads one split from IDX files, gzip-compressed or plain, in the sub-folder `MNIST/raw` of
-    /// `dir` (as torchvision lays them) or in `dir` itself.
+    /// Reads one split from IDX files, gzip-compressed or plain.
+    ///
+    /// They are in the sub-folder `MNIST/raw` of `dir` (torchvision's layout) or in `dir` itself.
     ///
     /// # Errors
-    /// [`DatasetError::Missing`] names every file that is not there, [`DatasetError::Impostor`]
-    /// says that the files are those of a set whose files have the same names; other variants say
-    /// in which way a file is damaged, or that images and labels do not belong together.
+    /// [`DatasetError::Missing`] names missing files. [`DatasetError::Impostor`] means that the
+    /// files belong to another set with the same file names. Other variants describe damaged files,
+    /// or images and labels that do not match.
     pub fn open(dir: impl AsRef<Path>, split: Split) -> Result<Self, DatasetError> {
         IdxSet::open(&PUBLISHED, dir.as_ref(), split).map(Mnist)
     }
 
-    /// The files of both splits that `dir` and its sub-folder `MNIST/raw` lack.
+    /// The files of both splits that are missing in `dir` and its sub-folder `MNIST/raw`.
     pub fn missing(dir: impl AsRef<Path>) -> Vec<RemoteFile> {
         PUBLISHED.missing(dir.as_ref())
     }

@@ -1,14 +1,14 @@
-//! Random numbers that depend on their key alone.
+//! Random numbers that depend only on their key.
 //!
-//! Every use (a shuffle, one image's augmentation, one drawn digit) opens its own ChaCha8 stream
-//! whose 256-bit key is the purpose and three integers. So no result depends on how many numbers
-//! somebody else drew before, and the numbers are the same on every platform (to the last bits
-//! where logarithms are taken: normal and beta variables).
+//! Every use (a shuffle, one image's augmentation, one drawn digit) opens its own ChaCha8 stream,
+//! whose 256-bit key is the purpose and three integers. So no result depends on earlier draws of
+//! others, and the numbers are the same on every platform (normal and beta variables, which use
+//! logarithms, up to the last bits).
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// What a stream is for: streams of different purposes never coincide.
+/// Purpose of a stream: streams with different purposes never coincide.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
     Shuffle = 1,
@@ -36,8 +36,8 @@ impl Stream {
         Stream(ChaCha8Rng::from_seed(key))
     }
 
-    /// Uniform in `0..bound` without bias (Lemire 2019, <https://arxiv.org/abs/1805.10941>);
-    /// 0 where `bound` is 0.
+    /// Uniform in `0..bound` without bias (Lemire 2019, <https://arxiv.org/abs/1805.10941>); 0 if
+    /// `bound` is 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         let mut product = u128::from(self.0.next_u64()) * u128::from(bound);
         if (product as u64) < bound {
@@ -77,8 +77,8 @@ impl Stream {
         [radius * cos, radius * sin]
     }
 
-    /// From the distribution Beta(`alpha`, `alpha`), `alpha` above zero; where `alpha` is small
-    /// nearly always close to 0 or 1.
+    /// Draws from the distribution Beta(`alpha`, `alpha`) with `alpha` above zero. For small
+    /// `alpha` the result is nearly always close to 0 or 1.
     pub(crate) fn beta(&mut self, alpha: f32) -> f32 {
         let alpha = f64::from(alpha);
         // X / (X + Y) of two gamma variables, in logarithms because both underflow for small alpha.

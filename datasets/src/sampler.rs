@@ -1,14 +1,14 @@
-//! Which samples a rank sees in an epoch, and in which order.
+//! Chooses the samples of a rank in an epoch, and their order.
 //!
-//! The order depends on (seed, epoch) alone. Global batch `b` is `order[b * G .. (b + 1) * G]`
-//! whatever the world size; rank `r` takes its `r`-th equal slice and cuts it into micro-batches.
-//! So runs with 1 and with n ranks see the same global batches, and a run can be resumed at any
-//! step without replaying what came before.
+//! The order depends only on (seed, epoch). Global batch `b` is `order[b * G .. (b + 1) * G]` for
+//! every world size; rank `r` takes its `r`-th equal slice and cuts it into micro-batches. So runs
+//! with 1 and with n ranks see the same global batches, and a run can resume at any step without
+//! replaying earlier ones.
 
 use crate::SamplerError;
 use crate::random::{Purpose, Stream};
 
-/// Divides an epoch of training over the ranks; the last, incomplete global batch is dropped.
+/// Divides an epoch of training over ranks; an incomplete last global batch is dropped.
 #[derive(Debug, Clone)]
 pub struct TrainSampler {
     len: usize,
@@ -22,13 +22,13 @@ pub struct TrainSampler {
 }
 
 impl TrainSampler {
-    /// A sampler of `len` samples for `rank` of `size` ranks, shuffled by `seed` and epoch.
+    /// Creates a sampler of `len` samples for `rank` of `size` ranks, shuffled by `seed` and epoch.
     ///
-    /// `global_batch` samples make one step, `micro_batch` samples one forward and backward pass
-    /// on one rank; `global_batch / (micro_batch * size)` micro-batches are accumulated.
+    /// A step has `global_batch` samples. One forward and backward pass on one rank has
+    /// `micro_batch` samples; `global_batch / (micro_batch * size)` micro-batches are accumulated.
     ///
     /// # Errors
-    /// [`SamplerError`] when a size is 0, `rank` is not below `size`, `global_batch` is not a
+    /// [`SamplerError`] if a size is 0, `rank` is not below `size`, `global_batch` is not a
     /// multiple of `micro_batch * size`, or `len` is below `global_batch`.
     pub fn new(
         len: usize,
@@ -72,26 +72,27 @@ impl TrainSampler {
         self
     }
 
-    /// Puts every sample of a global batch into it `times` times, at most 256, one copy after the
-    /// other (Hoffer et al. 2019, <https://arxiv.org/abs/1901.09335>); a
-    /// [`Loader`](crate::Loader) augments each copy differently. An epoch keeps its number of
-    /// steps, so it sees only one `times`-th of the samples.
+    /// Repeats every sample of a global batch `times` times, at most 256, one copy after the other.
+    ///
+    /// A [`Loader`](crate::Loader) augments each copy differently. An epoch keeps its number of
+    /// steps, so it has only one `times`-th of the samples. Hoffer et al. 2019,
+    /// <https://arxiv.org/abs/1901.09335>.
     pub fn repeat(mut self, times: usize) -> Self {
         self.repeat = times.clamp(1, 256);
         self
     }
 
-    /// Micro-batches per step on each rank.
+    /// Number of micro-batches per step on each rank.
     pub fn accumulate(&self) -> usize {
         self.global_batch / self.micro_batch / self.size
     }
 
-    /// Steps in one epoch.
+    /// Number of steps in one epoch.
     pub fn steps_per_epoch(&self) -> usize {
         self.len / self.global_batch
     }
 
-    /// What this rank sees in epoch `number`.
+    /// The samples of this rank in epoch `number`.
     pub fn epoch(&self, number: usize) -> Epoch {
         let order: Vec<usize> = if self.shuffled {
             permutation(self.len, self.seed, number)
@@ -133,16 +134,17 @@ pub struct EvalSampler {
     batch: usize,
     rank: usize,
     size: usize,
-    /// Batches of each rank, at most.
+    /// Largest number of batches of each rank.
     limit: usize,
 }
 
 impl EvalSampler {
-    /// A sampler of `len` samples in batches of `batch` (the last of a rank may be smaller) for
-    /// `rank` of `size` ranks.
+    /// Creates a sampler of `len` samples in batches of `batch` for `rank` of `size` ranks.
+    ///
+    /// The last batch of a rank may be smaller.
     ///
     /// # Errors
-    /// [`SamplerError`] when `batch` or `size` is 0 or `rank` is not below `size`.
+    /// [`SamplerError`] if `batch` or `size` is 0 or `rank` is not below `size`.
     pub fn new(len: usize, batch: usize, rank: usize, size: usize) -> Result<Self, SamplerError> {
         check_rank(rank, size)?;
         check_positive("the evaluation batch", batch)?;
@@ -155,7 +157,7 @@ impl EvalSampler {
         })
     }
 
-    /// Evaluates no more than the first `batches` batches of each rank's part, for a quick look.
+    /// Evaluates only the first `batches` batches of each rank's part, for a quick look.
     pub fn limit(mut self, batches: usize) -> Self {
         self.limit = batches;
         self
@@ -183,7 +185,7 @@ impl EvalSampler {
 pub struct Epoch {
     number: Option<usize>,
     indices: Vec<usize>,
-    /// Which copy of its sample each of them is; empty where there are no copies.
+    /// Number of the copy of each sample; empty without copies.
     copies: Vec<u8>,
     batch: usize,
     per_step: usize,
@@ -191,8 +193,9 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// Leaves out the first `step` steps, as a run does that is resumed there; empty when the
-    /// epoch has no more than `step` steps.
+    /// Leaves out the first `step` steps, for a run that resumes there.
+    ///
+    /// Empty if the epoch has at most `step` steps.
     pub fn from_step(mut self, step: usize) -> Self {
         let skipped = self
             .batch
@@ -202,27 +205,27 @@ impl Epoch {
         self
     }
 
-    /// The epoch's number; none for an evaluation.
+    /// Number of the epoch; `None` for an evaluation.
     pub fn number(&self) -> Option<usize> {
         self.number
     }
 
-    /// Steps that remain; for an evaluation, batches.
+    /// Number of remaining steps; for an evaluation, of batches.
     pub fn steps(&self) -> usize {
         self.batches().div_ceil(self.per_step)
     }
 
-    /// Micro-batches that remain.
+    /// Number of remaining micro-batches.
     pub fn batches(&self) -> usize {
         self.remaining().len().div_ceil(self.batch)
     }
 
-    /// Samples that remain.
+    /// Number of remaining samples.
     pub fn samples(&self) -> usize {
         self.remaining().len()
     }
 
-    /// The indices of the micro-batch at `position` of those that remain; none behind the end.
+    /// Indices of the micro-batch at `position` among the remaining ones; `None` after the end.
     pub fn get(&self, position: usize) -> Option<&[usize]> {
         let remaining = self.remaining();
         let start = position.checked_mul(self.batch)?;
@@ -230,8 +233,9 @@ impl Epoch {
         remaining.get(start..end).filter(|part| !part.is_empty())
     }
 
-    /// Which copies of their samples those of the micro-batch at `position` are, from 0; empty
-    /// where no sample is repeated.
+    /// Numbers of the copies, from 0, of the samples in the micro-batch at `position`.
+    ///
+    /// Empty if no sample is repeated.
     pub fn copies(&self, position: usize) -> &[u8] {
         let remaining = self.copies.get(self.start..).unwrap_or_default();
         let start = position.saturating_mul(self.batch);
@@ -239,7 +243,7 @@ impl Epoch {
         remaining.get(start..end).unwrap_or_default()
     }
 
-    /// The micro-batches that remain, in order; `accumulate` of them in a row make one step.
+    /// The remaining micro-batches, in order; `accumulate` consecutive ones make one step.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[usize]> {
         self.remaining().chunks(self.batch)
     }
@@ -249,8 +253,8 @@ impl Epoch {
     }
 }
 
-/// A permutation of `0..len` (Fisher and Yates). Part of the run's contract: it must not change,
-/// or resumed runs would see samples twice.
+/// A permutation of `0..len` (Fisher and Yates). It is part of the run's contract and must not
+/// change, or resumed runs would see samples twice.
 fn permutation(len: usize, seed: u64, epoch: usize) -> Vec<usize> {
     let mut stream = Stream::new(Purpose::Shuffle, seed, epoch as u64, 0);
     let mut order: Vec<usize> = (0..len).collect();
@@ -338,7 +342,7 @@ mod tests {
         }
         assert_eq!(seen.len(), 32);
         assert!(seen.values().all(|&times| times == 1));
-        // Two ranks share what one has seen, with the copies.
+        // Two ranks share the samples of one rank, with the copies.
         let ranks = [sampler(0, 2).epoch(2), sampler(1, 2).epoch(2)];
         for step in 0..8 {
             for (rank, own) in ranks.iter().enumerate() {
@@ -366,7 +370,7 @@ mod tests {
         }
     }
 
-    /// Length, micro-batch, accumulation, world size, seed and epoch that fit together.
+    /// A length, micro-batch, accumulation, world size, seed and epoch that match.
     fn training() -> impl Strategy<Value = (usize, usize, usize, usize, u64, usize)> {
         (1usize..5, 1usize..4, 1usize..6).prop_flat_map(|(micro, accumulate, size)| {
             let lens = micro * accumulate * size..300;

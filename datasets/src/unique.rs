@@ -1,5 +1,4 @@
-//! Names that nobody else uses, for files in folders that other processes and hosts write to as
-//! well.
+//! Unique names for files in folders that other processes and hosts also write to.
 
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,14 +15,14 @@ pub(crate) fn name() -> String {
 
 /// The host that made a [`name`], if it is one.
 pub(crate) fn host_in(name: &str) -> Option<&str> {
-    // Hosts may have hyphens in their names, too.
+    // Hosts may have hyphens in their names.
     let mut parts = name.rsplitn(4, '-');
     let mut numbers = parts.by_ref().take(3);
     let is_name = numbers.all(|number| number.parse::<u128>().is_ok());
     parts.next().filter(|_| is_name)
 }
 
-/// The name of this host, fit for a file's name.
+/// Name of this host, usable as part of a file name.
 pub(crate) fn host() -> String {
     #[cfg(unix)]
     let host = rustix::system::uname()

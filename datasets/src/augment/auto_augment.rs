@@ -1,6 +1,6 @@
 //! AutoAugment: the pairs of operations that a search found best for CIFAR-10.
 //!
-//! The operations and how far they go at each strength are torchvision's.
+//! Operations and their strengths are torchvision's.
 
 use super::Pixels;
 use super::change::Change;
@@ -10,10 +10,10 @@ use crate::ImageShape;
 use crate::random::{Purpose, Stream};
 use Operation::*;
 
-/// The greatest strength in the paper; the least is 0.
+/// Greatest strength in the paper; the least is 0.
 const STRENGTHS: f32 = 9.0;
 
-/// An operation, its probability in tenths, its strength from 0 to 9 where it has one.
+/// An operation, its probability in tenths, and its strength from 0 to 9 if it has one.
 type Step = (Operation, u8, u8);
 
 /// Cubuk et al. 2018, <https://arxiv.org/abs/1805.09501>, table 7 of the appendix.
@@ -82,7 +82,7 @@ impl Change<Pixels> for AutoAugment {
     }
 }
 
-/// A strength of the paper on the scale of RandAugment.
+/// Converts a strength of the paper to the scale of RandAugment.
 fn magnitude(operation: Operation, strength: u8, negative: bool) -> f32 {
     let magnitude = f32::from(strength) / STRENGTHS * f32::from(MAX_MAGNITUDE);
     match operation.is_signed() && negative {
@@ -114,7 +114,7 @@ mod tests {
         pixels
     }
 
-    /// The first rows and the sum of what torchvision 0.29 makes of the image
+    /// First rows and sum of torchvision 0.29's result for the image
     /// (`AutoAugment._augmentation_space(10, ..)` and `_apply_op`).
     #[test]
     #[rustfmt::skip]
@@ -147,8 +147,8 @@ mod tests {
                 pixels.image == image()
             })
             .count();
-        // By the table: an image this small has no histogram to level, and `Color` of strength 0
-        // does nothing either.
+        // From the table. An image this small has no histogram to equalize, and `Color` of strength
+        // 0 changes nothing either.
         let idle = |&(operation, tenths, strength): &Step| {
             let works = operation != Equalize && (operation, strength) != (Color, 0);
             1.0 - if works { f64::from(tenths) / 10.0 } else { 0.0 }

@@ -1,29 +1,28 @@
-//! Changes that are one file and one line in a list: of the bytes of an image, or of its normalised
-//! numbers.
+//! Changes that are one file and one line in a list, of an image's bytes or its normalised values.
 
 use super::parse::{Parameters, ParseAugmentError};
 use crate::ImageShape;
 use crate::random::{Purpose, Stream};
 
-/// A change of every training image, which draws from a stream of its own. `On` is what it changes.
+/// A change of every training image with its own random stream. `On` is the type that it changes.
 pub(super) trait Change<On: ?Sized>: Sized {
-    /// How it is written.
+    /// The form in a configuration.
     const USAGE: &'static str;
-    /// Its stream.
+    /// Its random stream.
     const PURPOSE: Purpose;
 
     /// Reads its parameters.
     fn read(words: &mut Parameters<'_>) -> Result<Self, ParseAugmentError>;
 
-    /// How it is written with every parameter.
+    /// The text with every parameter.
     fn text(&self) -> String;
 
     /// Changes an image.
     fn apply(&self, stream: &mut Stream, shape: ImageShape, image: &mut On);
 }
 
-/// Makes a struct with a place for each change of a list, whose order is that in which they are
-/// done.
+/// Defines a struct with a field for each change of a list; they are applied in the order of the
+/// list.
 macro_rules! changes {
     ($(#[$doc:meta])* $all:ident: $on:ty; $($file:ident::$change:ident,)+) => {
         $(#[$doc])*
@@ -39,7 +38,7 @@ macro_rules! changes {
                 $(self.$change.is_none())&&+
             }
 
-            /// Takes the change that is written like `usage`, if it is one of these.
+            /// Adds the change with this usage; false if the list does not contain it.
             fn add(
                 &mut self,
                 usage: &'static str,

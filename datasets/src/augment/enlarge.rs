@@ -1,9 +1,9 @@
-//! A part of an image whose bytes are in memory, enlarged to the size of the image.
+//! Enlarges a part of an image in memory to the size of the image.
 
 use crate::ImageShape;
 use crate::area::Area;
 
-/// Weights of the interpolation are multiples of 2^-11: two of them and a byte fit into 32 bits.
+/// Interpolation weights are multiples of 2^-11: two of them and a byte fit into 32 bits.
 const BITS: u32 = 11;
 const ONE: u32 = 1 << BITS;
 
@@ -34,7 +34,7 @@ pub(crate) fn enlarge(area: Area, shape: ImageShape, from: &[u8], to: &mut [u8])
     }
 }
 
-/// Two neighbours and the weight of the second.
+/// Two neighbours, and the weight of the second.
 #[derive(Debug)]
 struct Between {
     first: usize,
@@ -43,7 +43,7 @@ struct Between {
 }
 
 impl Between {
-    /// Which of `from` positions are seen at `position` of `to`.
+    /// The source positions, among `from`, of `position` among `to`.
     fn new(position: usize, from: usize, to: usize) -> Self {
         // The centre of the position, in units of ONE / (2 * to).
         let centre = ((2 * position + 1) * from).saturating_sub(to);
@@ -68,8 +68,8 @@ mod tests {
 
     #[test]
     fn an_enlarged_part_is_torchs() {
-        // torch.nn.functional.interpolate(mode="bilinear", align_corners=False) of
-        // [[0, 100], [200, 60]] in float, rounded.
+        // torch.nn.functional.interpolate(mode="bilinear", align_corners=False) of [[0, 100], [200,
+        // 60]] in float, rounded.
         let shape = ImageShape {
             channels: 1,
             height: 4,

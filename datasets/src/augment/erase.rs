@@ -1,5 +1,5 @@
-//! Cutout and random erasing: parts of a normalised image are removed, so that a model does not
-//! rely on one detail.
+//! Cutout and random erasing: remove parts of a normalised image, so that a model does not rely on
+//! one detail.
 
 use super::change::Change;
 use super::parse::{PROBABILITIES, Parameters, ParseAugmentError};
@@ -10,7 +10,7 @@ use crate::random::{Purpose, Stream};
 /// A square set to the mean (DeVries and Taylor 2017, <https://arxiv.org/abs/1708.04552>).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Cutout {
-    /// Pixels.
+    /// In pixels.
     pub(super) side: u16,
 }
 
@@ -27,7 +27,7 @@ impl Change<[f32]> for Cutout {
         format!("cutout:{}", self.side)
     }
 
-    /// Draws the centre, uniform among all pixels, so that the square may reach over the borders.
+    /// Draws the centre uniformly among all pixels, so the square may cross the borders.
     fn apply(&self, stream: &mut Stream, shape: ImageShape, image: &mut [f32]) {
         let y = stream.below(shape.height as u64) as usize;
         let x = stream.below(shape.width as u64) as usize;
@@ -42,15 +42,15 @@ impl Change<[f32]> for Cutout {
 /// A rectangle of noise (Zhong et al. 2017, <https://arxiv.org/abs/1708.04896>).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Erase {
-    /// The probability that something is erased.
+    /// Probability that a part is erased.
     pub(super) p: f32,
 }
 
-/// The erased part of the area, uniform.
+/// Erased share of the area, uniform.
 const AREA: (f32, f32) = (0.02, 1.0 / 3.0);
-/// The least ratio of height to width; the greatest is its inverse. Log-uniform.
+/// Least ratio of height to width; the greatest is its inverse. Log-uniform.
 const MIN_ASPECT: f32 = 0.3;
-/// Draws of a rectangle that fits; after these, nothing is erased.
+/// Attempts to draw a rectangle that fits; after these, nothing is erased.
 const ATTEMPTS: usize = 10;
 
 impl Change<[f32]> for Erase {
@@ -82,7 +82,7 @@ impl Change<[f32]> for Erase {
     }
 }
 
-/// A rectangle anywhere in the image; none where the one that was drawn is too large.
+/// A rectangle anywhere in the image; `None` if the one drawn is too large.
 fn draw(stream: &mut Stream, shape: ImageShape) -> Option<Area> {
     let ImageShape { height, width, .. } = shape;
     let area = stream.between(AREA.0, AREA.1) * (height * width) as f32;
@@ -115,7 +115,7 @@ mod tests {
         Stream::new(Purpose::Erase, seed, 0, 0)
     }
 
-    /// Rows and columns of what is not `untouched` in the first plane.
+    /// Rows and columns of the first plane that differ from `untouched`.
     fn extent(image: &[f32], untouched: f32) -> (usize, usize) {
         let changed: Vec<usize> = (0..1024).filter(|&at| image[at] != untouched).collect();
         let span = |of: fn(usize) -> usize| {

@@ -1,10 +1,10 @@
-//! Mixup and CutMix: an image mixed with another one of the data set, labels and all.
+//! Mixup and CutMix: mix an image, including its label, with another one of the data set.
 
 use crate::ImageShape;
 use crate::area::Area;
 use crate::random::Stream;
 
-/// Which kinds of mixing there are.
+/// The enabled kinds of mixing.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Mix {
     /// Zhang et al. 2017, <https://arxiv.org/abs/1710.09412>.
@@ -13,29 +13,29 @@ pub(super) struct Mix {
     pub(super) cutmix: Option<Share>,
 }
 
-/// How often and how strongly images are mixed.
+/// Probability and strength of mixing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Share {
-    /// Of the distribution Beta(alpha, alpha).
+    /// Parameter of the distribution Beta(alpha, alpha).
     pub(super) alpha: f32,
-    /// The probability that an image is mixed.
+    /// Probability that an image is mixed.
     pub(super) p: f32,
 }
 
-/// The other image and what is taken of it.
+/// The other image, and the part taken from it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Partner {
-    /// Which image of the data set.
+    /// Index of the image in the data set.
     pub(crate) index: usize,
     by: By,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum By {
-    /// The weight of the image itself.
+    /// Weight of the image itself.
     Sum(f32),
-    /// The height and width of the rectangle as parts of the image's, and where its centre is, from
-    /// 0 to 1 in both directions.
+    /// Sides of the rectangle as a share of the image's, and its centre, from 0 to 1 in both
+    /// directions.
     Rectangle { side: f32, y: f32, x: f32 },
 }
 
@@ -44,7 +44,7 @@ impl Mix {
         self.mixup.is_none() && self.cutmix.is_none()
     }
 
-    /// One draw decides the kind; the partner is uniform among the other images.
+    /// Draws the kind of mixing with one number, and the partner uniformly among the other images.
     pub(super) fn draw(&self, stream: &mut Stream, index: usize, images: usize) -> Option<Partner> {
         let others = images.checked_sub(1).filter(|&others| others > 0)?;
         let mixup = self.mixup.map_or(0.0, |share| share.p);
@@ -67,8 +67,8 @@ impl Mix {
 }
 
 impl Partner {
-    /// Mixes `partner` into `image` and returns the weight of the image's own label: for a
-    /// rectangle the part of the image that was not replaced.
+    /// Mixes `partner` into `image` and returns the weight of the image's own label. For a
+    /// rectangle this is the share of the image that was not replaced.
     pub(crate) fn mix_into(&self, shape: ImageShape, image: &mut [f32], partner: &[f32]) -> f32 {
         match self.by {
             By::Sum(weight) => {
@@ -178,7 +178,7 @@ mod tests {
             assert_eq!(image[..64], image[64..]);
             weights.push(weight);
         }
-        // Clipping leaves more of an image than 1/2 on average.
+        // Clipping leaves more than half of an image on average.
         let mean = weights.iter().sum::<f32>() / 2000.0;
         assert!((0.55..0.75).contains(&mean), "{mean}");
         assert!(weights.iter().any(|&weight| weight < 0.3));
@@ -195,7 +195,7 @@ mod tests {
             },
         };
         let mut image = [0.0; 128];
-        // 4 x 4 around row 7 and column 4: rows 5, 6 and 7 remain of it, columns 2 to 5.
+        // 4 x 4 around row 7 and column 4: rows 5, 6 and 7 remain, and columns 2 to 5.
         assert_eq!(
             partner.mix_into(SHAPE, &mut image, &[1.0; 128]),
             1.0 - 12.0 / 64.0

@@ -1,11 +1,14 @@
-//! Random changes to training images, and the way from bytes to normalised numbers.
+//! Random changes to training images, and normalization.
 //!
-//! An [`Augment`] says what is done, in words of a configuration (`parse`). For every image the
-//! operations run in one order, whatever the image's batch, worker or rank: which part of it is
-//! read (`resized_crop`), what moves pixels (`place`), then what changes colours (`auto_augment`,
-//! `rand_augment`), both on the bytes of the image; then it is normalised, mixed with another image
-//! (`mix`), and parts of it are removed (`erase`). Each operation draws from its own stream of
-//! random numbers, keyed by (seed, epoch, image).
+//! `parse` reads an [`Augment`] from a configuration. The operations run in one order for every
+//! image, whatever its batch, worker or rank:
+//!
+//! 1. choose the part of the image to read (`resized_crop`);
+//! 2. move pixels (`place`) and change colours (`auto_augment`, `rand_augment`), both on bytes;
+//! 3. normalise;
+//! 4. mix with another image (`mix`) and remove parts (`erase`).
+//!
+//! Each operation draws from its own random stream, keyed by (seed, epoch, image).
 
 mod auto_augment;
 mod change;
@@ -30,31 +33,30 @@ use place::Border;
 pub(crate) use place::Placement;
 use resized_crop::ResizedCrop;
 
-/// What is changed at random in every training image; evaluation is never augmented.
+/// Random changes of every training image; evaluation is never augmented.
 ///
-/// Written in configurations as one text, `+` between the operations, in the order of this table;
-/// what stands in brackets may be left out:
+/// In configurations it is one text with `+` between the operations, in the order of this table.
+/// Brackets mark what may be left out:
 ///
-/// | operation | what is done |
+/// | operation | effect |
 /// |---|---|
 /// | `none` | nothing; stands alone |
-/// | `repeat[:TIMES]` | every image of a batch is in it TIMES (3) times, changed differently each time; an epoch has as many images as ever and so only one TIMES-th of the different ones. [Hoffer et al. 2019](https://arxiv.org/abs/1901.09335) |
-/// | `shift[:PIXELS]` | moved by −PIXELS..=PIXELS (2) rows and as many columns, each uniform; black comes in. For digits |
-/// | `crop[:PADDING[:zero\|reflect]]` | padded by PADDING (4) on all sides, cropped to its size at a uniform place. The padding is black (`zero`) or the image mirrored at its outermost pixels (`reflect`, as NumPy's `pad`). The usual CIFAR augmentation: [Lee et al. 2014](https://arxiv.org/abs/1409.5185), reflection in [Wide ResNet](https://arxiv.org/abs/1605.07146) |
-/// | `resized-crop[:MIN_SCALE]` | a part whose area is uniform in MIN_SCALE..1 (0.08) of the image and whose width ÷ height is log-uniform in 3/4..4/3, at a uniform place, scaled to the image's size (bilinear). The image of an [`ImageFolder`](crate::ImageFolder) is the whole picture in the file here. [Szegedy et al. 2014](https://arxiv.org/abs/1409.4842) as in torchvision's `RandomResizedCrop` |
-/// | `flip[:P]` | mirrored left to right with probability P (0.5), between 0 and 1 |
-/// | `auto-augment` | one of 25 pairs of operations, each pair equally often; every operation has its own probability and strength. [Cubuk et al. 2018](https://arxiv.org/abs/1805.09501), the policy for CIFAR, with torchvision's operations and strengths |
+/// | `repeat[:TIMES]` | every image of a batch is in it TIMES (3) times, changed differently each time; an epoch keeps its number of images and so has one TIMES-th of the different ones. [Hoffer et al. 2019](https://arxiv.org/abs/1901.09335) |
+/// | `shift[:PIXELS]` | moves by −PIXELS..=PIXELS (2) rows and as many columns, each uniform; black comes in. For digits |
+/// | `crop[:PADDING[:zero\|reflect]]` | pads by PADDING (4) on all sides and crops to the image's size at a uniform place. The padding is black (`zero`) or the image mirrored at its outermost pixels (`reflect`, as NumPy's `pad`). The usual CIFAR augmentation: [Lee et al. 2014](https://arxiv.org/abs/1409.5185), reflection in [Wide ResNet](https://arxiv.org/abs/1605.07146) |
+/// | `resized-crop[:MIN_SCALE]` | takes a part whose area is uniform in MIN_SCALE..1 (0.08) of the image and whose width ÷ height is log-uniform in 3/4..4/3, at a uniform place, and scales it to the image's size (bilinear). For an [`ImageFolder`](crate::ImageFolder) the image is the whole picture in the file. [Szegedy et al. 2014](https://arxiv.org/abs/1409.4842) as in torchvision's `RandomResizedCrop` |
+/// | `flip[:P]` | mirrors left to right with probability P (0.5), between 0 and 1 |
+/// | `auto-augment` | one of 25 pairs of operations with equal probability; every operation has its own probability and strength. [Cubuk et al. 2018](https://arxiv.org/abs/1805.09501), the policy for CIFAR, with torchvision's operations and strengths |
 /// | `rand-augment[:OPS[:MAGNITUDE]]` | OPS (2) operations, each uniform among 14, all of strength MAGNITUDE (9) of 30. [Cubuk et al. 2019](https://arxiv.org/abs/1909.13719) with torchvision's operations and strengths; pixels from outside are black |
-/// | `mixup[:ALPHA[:P]]` | with probability P (0.5) replaced by λ · image + (1 − λ) · another, λ from Beta(ALPHA, ALPHA) (0.8). [Zhang et al. 2017](https://arxiv.org/abs/1710.09412) |
-/// | `cutmix[:ALPHA[:P]]` | with probability P (0.5) a rectangle of area 1 − λ at a uniform centre replaced by that of another image, λ from Beta(ALPHA, ALPHA) (1). [Yun et al. 2019](https://arxiv.org/abs/1905.04899) |
-/// | `cutout[:SIDE]` | a square of SIDE (16) pixels around a uniform centre, clipped at the borders, set to the data set's mean. [DeVries and Taylor 2017](https://arxiv.org/abs/1708.04552) |
-/// | `erase[:P]` | with probability P (0.25) a rectangle replaced by normal noise, one number per value (of the normalised image); area uniform in 2..33 % of the image, height ÷ width log-uniform in 0.3..3.3. [Zhong et al. 2017](https://arxiv.org/abs/1708.04896) with timm's mode `pixel` |
+/// | `mixup[:ALPHA[:P]]` | with probability P (0.5) replaces the image by λ · image + (1 − λ) · another, λ from Beta(ALPHA, ALPHA) (0.8). [Zhang et al. 2017](https://arxiv.org/abs/1710.09412) |
+/// | `cutmix[:ALPHA[:P]]` | with probability P (0.5) replaces a rectangle of area 1 − λ at a uniform centre by that of another image, λ from Beta(ALPHA, ALPHA) (1). [Yun et al. 2019](https://arxiv.org/abs/1905.04899) |
+/// | `cutout[:SIDE]` | sets a square of SIDE (16) pixels around a uniform centre, clipped at the borders, to the data set's mean. [DeVries and Taylor 2017](https://arxiv.org/abs/1708.04552) |
+/// | `erase[:P]` | with probability P (0.25) replaces a rectangle by normal noise, one number per value of the normalised image; area uniform in 2..33 % of the image, height ÷ width log-uniform in 0.3..3.3. [Zhong et al. 2017](https://arxiv.org/abs/1708.04896) with timm's mode `pixel` |
 ///
-/// `shift`, `crop` and `resized-crop` exclude each other. Where `mixup` and `cutmix` are both
-/// there, one draw decides between them and neither, so their P must not sum to more than 1. The
-/// other image is uniform among all others of the data set; it is moved and coloured as it is
-/// itself in this epoch, but not mixed or erased. [`Batch::mixed`](crate::Batch::mixed) has the
-/// labels.
+/// `shift`, `crop` and `resized-crop` exclude each other. With both `mixup` and `cutmix`, one draw
+/// decides between them and neither, so their P must not sum to more than 1. The other image is
+/// uniform among all others of the data set. It is moved and coloured as it is itself in this
+/// epoch, but not mixed or erased. [`Batch::mixed`](crate::Batch::mixed) has the labels.
 ///
 /// ```
 /// use datasets::Augment;
@@ -66,10 +68,10 @@ use resized_crop::ResizedCrop;
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Augment {
-    /// Copies of every image in a batch.
+    /// Number of copies of every image in a batch.
     repeat: Option<u8>,
     frame: Option<Frame>,
-    /// Probability of a mirror image.
+    /// Probability of mirroring.
     flip: Option<f32>,
     colours: Colours,
     mix: Mix,
@@ -77,20 +79,20 @@ pub struct Augment {
 }
 
 changes! {
-    /// What changes the bytes of an image, in this order.
+    /// Changes of the bytes of an image, in this order.
     Colours: Pixels;
     auto_augment::AutoAugment,
     rand_augment::RandAugment,
 }
 
 changes! {
-    /// What changes its normalised numbers, in this order.
+    /// Changes of its normalised values, in this order.
     Parts: [f32];
     erase::Cutout,
     erase::Erase,
 }
 
-/// Which part of the (extended) image is seen.
+/// The visible part of the (extended) image.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Frame {
     Shift { pixels: u8 },
@@ -98,17 +100,17 @@ enum Frame {
     Resized(ResizedCrop),
 }
 
-/// The first bit of the copy's number in a key, above those of any image's.
+/// Lowest bit of the copy's number in a key, above those of the image's index.
 const COPY: u32 = 56;
 
-/// What everything random in an image depends on.
+/// The key of everything random in an image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key {
     pub(crate) seed: u64,
     pub(crate) epoch: usize,
-    /// Which image of the data set.
+    /// Index of the image in the data set.
     pub(crate) index: usize,
-    /// Which of its copies in this epoch, from 0.
+    /// Number of its copy in this epoch, from 0.
     pub(crate) copy: u8,
 }
 
@@ -120,13 +122,13 @@ impl Key {
     }
 }
 
-/// The bytes of an image under change, with room to change them into.
+/// The bytes of an image, with a buffer for the changed ones.
 #[derive(Debug, Default)]
 pub(crate) struct Pixels {
     /// Planes: channel, row, column.
     pub(crate) image: Vec<u8>,
     spare: Vec<u8>,
-    /// For every pixel of a plane, where its value comes from.
+    /// Source of the value of every pixel of a plane.
     sources: Vec<u32>,
 }
 
@@ -137,7 +139,7 @@ impl Pixels {
         self.spare.resize(shape.len(), 0);
     }
 
-    /// Writes a new image from the present one.
+    /// Writes a new image from the current one.
     fn rewrite(&mut self, write: impl FnOnce(&[u8], &mut [u8])) {
         write(&self.image, &mut self.spare);
         std::mem::swap(&mut self.image, &mut self.spare);
@@ -155,8 +157,9 @@ impl Augment {
         *self == Augment::default()
     }
 
-    /// How many times a batch has each of its images: 1 unless `repeat` is there. For
-    /// [`TrainSampler::repeat`](crate::TrainSampler::repeat).
+    /// Number of copies of each image in a batch: 1 without `repeat`.
+    ///
+    /// For [`TrainSampler::repeat`](crate::TrainSampler::repeat).
     pub fn repeat(&self) -> usize {
         self.repeat.map_or(1, usize::from)
     }
@@ -166,7 +169,7 @@ impl Augment {
         !self.mix.is_none()
     }
 
-    /// Reads the image `key` of `dataset`, moves its pixels and changes their colours; returns its
+    /// Reads the image `key` of `dataset`, moves its pixels and changes their colours. Returns its
     /// label.
     pub(crate) fn read(
         &self,
@@ -223,8 +226,8 @@ impl Augment {
         }
     }
 
-    /// Whether moving within the frame and mirroring is all that is done to images of this size, so
-    /// that [`place`](Self::place) says everything.
+    /// Whether images of this size are only moved within the frame and mirrored, so that
+    /// [`place`](Self::place) describes everything.
     pub(crate) fn only_places(&self, shape: ImageShape) -> bool {
         let reach = match self.frame {
             None => 0,
@@ -238,7 +241,7 @@ impl Augment {
         !others && usize::from(reach) < side
     }
 
-    /// Where the image `key` lands in its frame.
+    /// Place of the image `key` in its frame.
     pub(crate) fn place(&self, key: Key) -> Placement {
         let mut place = Placement::default();
         if self.frame.is_some() || self.flip.is_some() {
@@ -247,12 +250,12 @@ impl Augment {
         place
     }
 
-    /// Whether the image goes on, mirrored, where it was moved away; else black comes in.
+    /// Whether a moved image is continued by its mirror image instead of black.
     pub(crate) fn reflects(&self) -> bool {
         self.border() == Border::Reflect
     }
 
-    /// Which image of `images` the image `key` is mixed with, and how; none to leave it as it is.
+    /// The image among `images` to mix with the image `key`, and how; `None` without mixing.
     pub(crate) fn partner(&self, key: Key, images: usize) -> Option<Partner> {
         if self.mix.is_none() {
             return None;

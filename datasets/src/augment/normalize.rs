@@ -1,16 +1,16 @@
-//! From bytes to normalised numbers.
+//! Converts bytes to normalised values.
 
 use crate::{DatasetError, ImageShape, Normalization};
 
-/// Turns images of one data set into normalised numbers.
+/// Normalises the images of one data set.
 #[derive(Debug, Clone)]
 pub(crate) struct Normalizer {
     plane: usize,
     channels: Vec<Line>,
 }
 
-/// `scale * byte + offset`. Both in f32: the compiler turns a loop over it into vector
-/// instructions, which is several times faster than a table of 256 values.
+/// `scale * byte + offset`, in f32: the compiler vectorises this loop, which is several times
+/// faster than a table of 256 values.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     scale: f32,
@@ -45,7 +45,7 @@ impl Normalizer {
         })
     }
 
-    /// Per channel, by what a byte is multiplied and what is then added.
+    /// Factor and offset of each channel's bytes.
     pub(crate) fn lines(&self) -> impl Iterator<Item = (f32, f32)> + '_ {
         self.channels.iter().map(|line| (line.scale, line.offset))
     }
@@ -105,7 +105,7 @@ mod tests {
             let mut out = [f32::NAN; 24];
             Normalizer::new(SHAPE, &by).unwrap().convert(&[byte; 24], &mut out);
             let expected = (f64::from(byte) / 255.0 - f64::from(mean)) / f64::from(std);
-            // The two terms that are rounded, in units of the standard deviation.
+            // The two rounded terms, in units of the standard deviation.
             let terms = (f64::from(byte) / 255.0 + f64::from(mean)) / f64::from(std);
             for value in out {
                 prop_assert!((f64::from(value) - expected).abs() <= 3e-7 * terms);

@@ -1,9 +1,9 @@
-//! Moving an image within its frame and mirroring it, in one pass over its rows.
+//! Moves an image within its frame and mirrors it, in one pass over its rows.
 
 use crate::ImageShape;
 use crate::random::Stream;
 
-/// What comes in where an image was moved away.
+/// The pixels that come in when an image is moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Border {
     /// Black.
@@ -12,7 +12,7 @@ pub(super) enum Border {
     Reflect,
 }
 
-/// Where an image lands in its frame.
+/// Place of an image in its frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub(crate) down: isize,
@@ -73,7 +73,7 @@ impl Placement {
 }
 
 impl Border {
-    /// Which row of `height` is seen at `y`; none for black.
+    /// The row among `height` that is visible at `y`; `None` for black.
     fn source(self, y: isize, height: usize) -> Option<usize> {
         match self {
             Border::Zero => usize::try_from(y).ok(),
@@ -82,10 +82,10 @@ impl Border {
     }
 }
 
-/// The position in `0..len` that is seen at `position` when the line goes back and forth.
+/// The position in `0..len` that is visible at `position` when the line goes back and forth.
 fn reflect(position: isize, len: usize) -> usize {
     let last = len as isize - 1;
-    // One reflection is the rule; the division for more is slow.
+    // Usually one reflection is enough; the division for more is slow.
     let once = position.abs().min(2 * last - position.abs());
     if once >= 0 {
         return once as usize;
@@ -119,8 +119,7 @@ mod tests {
 
     #[test]
     fn reflection_is_numpys() {
-        // np.pad([0, 1, 2, 3], 7, "reflect"): the ends are not repeated, and it goes on
-        // periodically.
+        // np.pad([0, 1, 2, 3], 7, "reflect"): ends are not repeated, and the pattern is periodic.
         let padded: Vec<usize> = (-7..11).map(|position| reflect(position, 4)).collect();
         let expected = [1, 0, 1, 2, 3, 2, 1, 0, 1, 2, 3, 2, 1, 0, 1, 2, 3, 2];
         assert_eq!(padded, expected);
@@ -170,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Reflection step by step: turn around at every end.
+    /// Reflection step by step: turns around at every end.
     fn walk(target: isize, len: usize) -> usize {
         let (mut at, mut step) = (0_isize, target.signum());
         for _ in 0..target.abs() {

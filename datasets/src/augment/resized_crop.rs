@@ -1,4 +1,4 @@
-//! Which part of an image is seen in its place.
+//! Chooses the visible part of an image.
 
 use crate::area::Area;
 use crate::random::Stream;
@@ -7,17 +7,17 @@ use crate::random::Stream;
 /// with the distribution of torchvision's `RandomResizedCrop`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ResizedCrop {
-    /// The least part of the image's area; the greatest is all.
+    /// Least share of the image's area; the greatest is 1.
     pub(super) min_scale: f32,
 }
 
-/// The greatest ratio of width to height; the least is its inverse. Log-uniform.
+/// Greatest ratio of width to height; the least is its inverse. Log-uniform.
 const MAX_RATIO: f32 = 4.0 / 3.0;
-/// Draws of a part that fits; after these, the greatest one in the centre is taken.
+/// Attempts to draw a part that fits; after these, the largest one in the centre is taken.
 const ATTEMPTS: usize = 10;
 
 impl ResizedCrop {
-    /// A part of an image of `height` rows and `width` columns.
+    /// A part of an image with `height` rows and `width` columns.
     pub(super) fn draw(&self, stream: &mut Stream, height: usize, width: usize) -> Area {
         let attempts = (0..ATTEMPTS).find_map(|_| self.attempt(stream, height, width));
         attempts.unwrap_or_else(|| greatest(height, width))
@@ -40,7 +40,7 @@ impl ResizedCrop {
     }
 }
 
-/// The greatest part whose ratio is allowed, in the centre.
+/// The largest part with an allowed ratio, in the centre.
 fn greatest(of_height: usize, of_width: usize) -> Area {
     let limit = |other: usize| (other as f32 * MAX_RATIO).round() as usize;
     let height = of_height.min(limit(of_width));
@@ -77,14 +77,13 @@ mod tests {
             areas += scale;
             wider += usize::from(area.width > area.height);
         }
-        // Large parts fit less often, so the mean lies below 0.6.
+        // Large parts fit less often, so the mean is below 0.6.
         assert!((0.53..0.6).contains(&(areas / 4000.0)), "{areas}");
         assert!((1850..2050).contains(&wider), "{wider}");
     }
 
-    /// Means over 200000 parts that torchvision's `RandomResizedCrop.get_params` draws: of the
-    /// share of the area, of the height, of the width, and of where the part starts from the top
-    /// and from the left.
+    /// Means over 200000 draws of torchvision's `RandomResizedCrop.get_params`: share of the area,
+    /// of the height, of the width, and start of the part from the top and from the left.
     #[test]
     fn parts_of_images_of_any_size_are_torchvisions() {
         for (height, width, expected) in [
@@ -115,7 +114,7 @@ mod tests {
                     *sum += share / DRAWS as f64;
                 }
             }
-            // Five standard errors of the mean of a share are 0.01 at most.
+            // Five standard errors of the mean of a share are at most 0.01.
             let near = |(mean, expected): (&f64, f64)| (mean - expected).abs() < 0.01;
             let all = sums.iter().zip(expected).all(near);
             assert!(all, "{height}×{width}: {sums:?}, not {expected:?}");

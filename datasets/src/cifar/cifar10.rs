@@ -1,4 +1,4 @@
-//! CIFAR-10: ten classes, one label byte, the training images in five files.
+//! CIFAR-10: ten classes, one label byte, training images in five files.
 
 use std::path::Path;
 
@@ -45,37 +45,36 @@ const PUBLISHED: Published = Published {
     std: [0.2470, 0.2435, 0.2616],
 };
 
-/// One split of CIFAR-10: 32x32 RGB photographs of ten kinds of things.
+/// One split of CIFAR-10: 32x32 RGB photographs in ten classes.
 #[derive(Debug)]
 pub struct Cifar10(Cifar);
 
 impl Cifar10 {
-    /// The archive that has the files of both splits, as its publisher names it.
+    /// The archive with the files of both splits, with its publisher's name.
     pub const FILES: [RemoteFile; 1] = [PUBLISHED.archive];
 
-    /// Where it can be downloaded from.
+    /// URLs for the download.
     pub const MIRRORS: [&str; 1] = MIRRORS;
 
-    /// Reads one split from `dir` or its sub-folder `cifar-10-batches-bin`, in which either the
-    /// archive `cifar-10-binary.tar.gz` lies or its unpacked files.
+    /// Reads one split from `dir` or its sub-folder `cifar-10-batches-bin`.
     ///
-    /// The archive is unpacked on its first use, which takes seconds, into the first of these
-    /// folders that can be written to: `.burn-dist` beside the archive, `burn-dist` in
-    /// `$XDG_CACHE_HOME` (or `~/.cache`), one in the folder for temporary files. All further uses
-    /// map the unpacked files, also those of other processes, which share the memory.
+    /// The folder has the archive `cifar-10-binary.tar.gz` or its unpacked files. The first use
+    /// unpacks the archive, which takes seconds, into the first writable folder of: `.burn-dist`
+    /// beside the archive, `burn-dist` in `$XDG_CACHE_HOME` (or `~/.cache`), one in the folder for
+    /// temporary files. Later uses map the unpacked files; all processes share the memory.
     ///
     /// # Errors
-    /// [`DatasetError::Missing`] names what is not there; other variants say in which way the
-    /// archive or a file is damaged ([`Malformed`](DatasetError::Malformed) for an impossible
-    /// label, [`Records`](DatasetError::Records) for a file that is cut,
-    /// [`Names`](DatasetError::Names), [`ArchiveTruncated`](DatasetError::ArchiveTruncated),
-    /// [`ArchiveLacks`](DatasetError::ArchiveLacks); [`Unpacked`](DatasetError::Unpacked) where the
-    /// file is one that was unpacked), or that it cannot be unpacked anywhere.
+    /// [`DatasetError::Missing`] names missing files. Damaged files give
+    /// [`Malformed`](DatasetError::Malformed) (an impossible label),
+    /// [`Records`](DatasetError::Records) (a truncated file), [`Names`](DatasetError::Names),
+    /// [`ArchiveTruncated`](DatasetError::ArchiveTruncated) or
+    /// [`ArchiveLacks`](DatasetError::ArchiveLacks); [`Unpacked`](DatasetError::Unpacked) if the
+    /// file came from the archive. Also fails if the archive cannot be unpacked anywhere.
     pub fn open(dir: impl AsRef<Path>, split: Split) -> Result<Self, DatasetError> {
         Self::from_places(dir.as_ref(), None, split)
     }
 
-    /// As [`Cifar10::open`], but an archive is unpacked into the folder `cache` and nowhere else.
+    /// Does the same as [`Cifar10::open`], but unpacks an archive only into the folder `cache`.
     ///
     /// # Errors
     /// As [`Cifar10::open`].
@@ -87,7 +86,7 @@ impl Cifar10 {
         Self::from_places(dir.as_ref(), Some(cache.as_ref()), split)
     }
 
-    /// The archive, unless `dir` or its sub-folder `cifar-10-batches-bin` has it, or all of its
+    /// The archive, unless `dir` or its sub-folder `cifar-10-batches-bin` has it or all of its
     /// files.
     pub fn missing(dir: impl AsRef<Path>) -> Vec<RemoteFile> {
         locate::missing(&PUBLISHED, dir.as_ref())

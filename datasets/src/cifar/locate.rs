@@ -1,4 +1,4 @@
-//! Finds the files of a set: unpacked by somebody, or in its archive.
+//! Finds the files of a set: unpacked by the user, or in its archive.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +6,17 @@ use super::Published;
 use crate::download::RemoteFile;
 use crate::{DatasetError, Split, unpack};
 
-/// Where files are.
+/// Place of the files.
 #[derive(Debug)]
 pub(super) struct Place {
     /// The folder to read from.
     pub(super) folder: PathBuf,
-    /// The archive that was unpacked into it, unless the user did that.
+    /// The archive that was unpacked into it, unless the user unpacked it.
     archive: Option<PathBuf>,
 }
 
 impl Place {
-    /// `error` of a file in the folder, with what to do about it: what was unpacked here can be
-    /// unpacked anew.
+    /// `error` of a file in the folder, with the advice to unpack again if this crate unpacked it.
     pub(super) fn explain(&self, error: DatasetError) -> DatasetError {
         use DatasetError::{Malformed, Names, Records};
         match (&self.archive, error) {
@@ -33,7 +32,7 @@ impl Place {
     }
 }
 
-/// Finds the files of `split`; an archive is unpacked into `cache` on its first use.
+/// Finds the files of `split`; the first use unpacks an archive into `cache`.
 pub(super) fn locate(
     published: &Published,
     dir: &Path,
@@ -92,14 +91,14 @@ fn archive(published: &Published, dir: &Path) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The folder that has all unpacked files of `split`.
+/// The folder with all unpacked files of `split`.
 fn folder_of(published: &Published, dir: &Path, split: Split) -> Option<PathBuf> {
     folders(published, dir)
         .into_iter()
         .find(|folder| lacking(published, folder, split).1.is_empty())
 }
 
-/// Whether `folder` has any of the unpacked files of `split`, and which it lacks.
+/// Whether `folder` has any of the unpacked files of `split`, and the ones it lacks.
 fn lacking(published: &Published, folder: &Path, split: Split) -> (bool, Vec<&'static str>) {
     let files = published.files_of(split).iter().chain(published.lists);
     let (there, lacking): (Vec<&str>, Vec<&str>) =

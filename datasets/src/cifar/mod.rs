@@ -1,9 +1,9 @@
 //! CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 32x32 colour photographs, in the publisher's binary
 //! layout (<https://www.cs.toronto.edu/~kriz/cifar.html>).
 //!
-//! A file is a row of records: one or two label bytes, then the red, green and blue planes. How
-//! many there are is told by its size, so shortened sets can be read as well. Labels are held in
-//! memory; pixels stay in the files, which are mapped.
+//! A file is a row of records: one or two label bytes, then the red, green and blue planes. Its
+//! size gives the number of records, so shortened sets can be read too. Labels are held in memory;
+//! pixels stay in the mapped files.
 
 mod cifar10;
 mod cifar100;
@@ -29,11 +29,11 @@ const SHAPE: ImageShape = ImageShape {
 };
 const PIXELS: usize = 3 * 32 * 32;
 
-/// Where both archives can be downloaded from.
+/// URLs for both archives.
 const MIRRORS: [&str; 1] = ["https://www.cs.toronto.edu/~kriz/"];
-/// Larger files are none of CIFAR's; the largest has 153,700,000 bytes.
+/// Largest file; CIFAR's largest has 153,700,000 bytes.
 const MAX_RECORDS: u64 = 256 << 20;
-/// Larger lists of names are none of CIFAR's; the largest has less than a kilobyte.
+/// Largest list of names; CIFAR's largest has less than a kilobyte.
 const MAX_NAMES: u64 = 1 << 16;
 
 /// A file of records in an archive.
@@ -52,12 +52,12 @@ const fn list_of_names(name: &'static str) -> Member {
     }
 }
 
-/// What distinguishes one set from the other.
+/// Properties of one set.
 #[derive(Debug)]
 struct Published {
     name: &'static str,
     archive: RemoteFile,
-    /// What the archive holds, and the name of the folder it unpacks to.
+    /// Contents of the archive, and the name of its folder.
     contents: Contents,
     train: &'static [&'static str],
     test: &'static [&'static str],
@@ -69,7 +69,7 @@ struct Published {
     std: [f32; 3],
 }
 
-/// A byte of a record that names a class.
+/// A byte of a record with a class.
 #[derive(Debug)]
 struct Label {
     name: &'static str,
@@ -95,13 +95,13 @@ struct Cifar {
     published: &'static Published,
     /// One per file.
     parts: Vec<Records>,
-    /// Of all parts, one after the other.
+    /// Labels of all parts, one after the other.
     labels: Vec<u8>,
     class_names: Vec<String>,
 }
 
 impl Cifar {
-    /// Labels are byte `label` of each record; `list` names their classes.
+    /// Labels are byte `label` of each record; `list` has the names of their classes.
     fn open(
         published: &'static Published,
         (dir, cache): (&Path, Option<&Path>),

@@ -7,7 +7,7 @@ use super::MAX_NAMES;
 use crate::DatasetError;
 use crate::cifar::locate::Place;
 
-/// The names in `file`, of which there must be `classes`; empty lines do not count.
+/// The names in `file`, which must be `classes`; empty lines do not count.
 pub(super) fn read(place: &Place, file: &str, classes: usize) -> Result<Vec<String>, DatasetError> {
     let path = place.folder.join(file);
     let opened = File::open(&path).map_err(DatasetError::io("open", &path))?;

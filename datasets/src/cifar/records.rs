@@ -5,16 +5,16 @@ use crate::DatasetError;
 use crate::cifar::locate::Place;
 use crate::mapping::Mapping;
 
-/// A mapped file whose size and labels are verified.
+/// A mapped file with verified size and labels.
 #[derive(Debug)]
 pub(super) struct Records {
     mapping: Mapping,
-    /// Bytes of labels at the start of each record.
+    /// Number of label bytes at the start of each record.
     label_bytes: usize,
 }
 
 impl Records {
-    /// Maps `file` and verifies that it consists of whole records with possible labels.
+    /// Maps `file` and checks that it consists of whole records with possible labels.
     pub(super) fn open(
         published: &Published,
         place: &Place,
@@ -47,7 +47,7 @@ impl Records {
         Ok(records)
     }
 
-    /// The number of records.
+    /// Number of records.
     pub(super) fn len(&self) -> usize {
         self.mapping.bytes().len() / self.record_len()
     }

@@ -1,7 +1,7 @@
-//! The skeletons: for each digit the ways in which people write it.
+//! Skeletons of the digits: several ways to write each.
 
 /// Control points of one pen stroke in a box of 100 x 100 (right, down). The pen follows a smooth
-/// curve through them; a point that stands twice in a row is a corner.
+/// curve through them; a repeated point is a corner.
 pub(super) type Stroke = &'static [(i8, i8)];
 /// The strokes of one way to write a digit.
 pub(super) type Glyph = &'static [Stroke];

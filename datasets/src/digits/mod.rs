@@ -1,11 +1,10 @@
-//! Handwritten-looking digits drawn by the program: a data set that needs no file.
+//! Drawn digits that look handwritten: a data set without files.
 //!
-//! Each digit has several skeletons (ways in which people write it). An image takes one, bends it
-//! by a smooth random field, slants, turns, scales and moves it, draws it with a pen of varying
-//! pressure, and adds noise. Every image is a function of (seed, split, index) alone and is drawn
-//! when it is read, so a set of any length costs neither memory nor time at the start. Only
-//! additions, multiplications, divisions and square roots are used, which all machines round
-//! alike: the images are the same everywhere.
+//! Each digit has several skeletons. An image takes one, bends it by a smooth random field, slants,
+//! rotates, scales and moves it, draws it with a pen of varying pressure, and adds noise. Every
+//! image is a function of (seed, split, index) and is drawn when it is read, so a set of any length
+//! costs neither memory nor time at the start. It uses only additions, multiplications, divisions
+//! and square roots, which all machines round alike: the images are the same everywhere.
 
 mod glyphs;
 mod pen;
@@ -29,9 +28,10 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// `len` digits of `split`; another `seed` gives other digits. The splits share no image.
+    /// Creates `len` digits of `split`; another `seed` gives other digits.
     ///
-    /// A longer set begins with the images of a shorter one. Image `i` shows the digit `i % 10`.
+    /// The splits share no image. A longer set begins with the images of a shorter one. Image `i`
+    /// shows the digit `i % 10`.
     pub fn new(split: Split, len: usize, seed: u64) -> Self {
         let names = (0..glyphs::GLYPHS.len()).map(|digit| digit.to_string());
         Digits {

@@ -1,4 +1,4 @@
-//! Draws a skeleton the way a hand would: never twice alike.
+//! Draws a skeleton like a hand: never twice alike.
 
 use super::glyphs::Glyph;
 use crate::random::Stream;
@@ -8,14 +8,14 @@ pub(super) const SIDE: usize = 28;
 
 /// Straight pieces between two control points.
 const PIECES: usize = 4;
-/// Most control points of a stroke, repeated ones not counted.
+/// Largest number of control points of a stroke, without repeated ones.
 pub(super) const MAX_POINTS: usize = 16;
 /// Nodes of the bending field along each side of the glyph's box.
 const NODES: usize = 4;
-/// Farther from the pen than any pixel it colours.
+/// Farther from the pen than any pixel that it colours.
 const FAR: f32 = 100.0;
 
-/// Draws `glyph` on black paper; all that is random comes from `stream`.
+/// Draws `glyph` on black paper; all randomness comes from `stream`.
 pub(super) fn draw(glyph: Glyph, stream: &mut Stream, image: &mut [u8]) {
     let hand = Hand::new(stream);
     let mut paper = [FAR; SIDE * SIDE];
@@ -38,7 +38,7 @@ pub(super) fn draw(glyph: Glyph, stream: &mut Stream, image: &mut [u8]) {
     develop(&paper, stream, image);
 }
 
-/// A place of the pen on the paper, in pixels, and half the width of its line there.
+/// A position of the pen on the paper, in pixels, and half the width of its line there.
 #[derive(Clone, Copy, Default)]
 struct Point {
     x: f32,
@@ -46,11 +46,11 @@ struct Point {
     radius: f32,
 }
 
-/// How one image is written: everything that holds for all of its strokes.
+/// How one image is written: the settings of all its strokes.
 struct Hand {
     /// Displacements of the nodes of a grid over the glyph's box, in its units.
     bend: [[(f32, f32); NODES]; NODES],
-    /// From the glyph's box, centred and scaled to -0.5..0.5, to pixels.
+    /// Maps the glyph's box, centred and scaled to -0.5..0.5, to pixels.
     across: (f32, f32),
     down: (f32, f32),
     centre: (f32, f32),
@@ -83,7 +83,7 @@ impl Hand {
         }
     }
 
-    /// Where the hand puts a control point, and how hard it presses.
+    /// Position and pressure of the pen at a control point.
     fn place(&self, (x, y): (i8, i8), stream: &mut Stream) -> Point {
         let (u, v) = (f32::from(x) / 100.0, f32::from(y) / 100.0);
         let (bend_x, bend_y) = self.bend_at(u, v);
@@ -96,7 +96,7 @@ impl Hand {
         }
     }
 
-    /// The bending field at (u, v), both in 0..=1: between its nodes, smoothly.
+    /// The bending field at (u, v), both in 0..=1, smoothly interpolated.
     fn bend_at(&self, u: f32, v: f32) -> (f32, f32) {
         let (column, s) = cell(u);
         let (row, t) = cell(v);
@@ -112,7 +112,7 @@ impl Hand {
     }
 }
 
-/// The cell of the bending grid that holds `u`, and the smoothed place within it.
+/// The cell of the bending grid that contains `u`, and the smoothed position in it.
 fn cell(u: f32) -> (usize, f32) {
     let scaled = u.clamp(0.0, 1.0) * (NODES - 1) as f32;
     let cell = (scaled as usize).min(NODES - 2);
@@ -124,7 +124,7 @@ fn cell(u: f32) -> (usize, f32) {
 fn trace(points: &[Point], corners: &[bool], paper: &mut [f32; SIDE * SIDE]) {
     for (i, ends) in points.windows(2).enumerate() {
         let (start, end) = (ends[0], ends[1]);
-        // At a corner or an end, the curve does not feel what lies beyond.
+        // At a corner or an end, points beyond it do not affect the curve.
         let before = match i.checked_sub(1) {
             Some(before) if !corners[i] => points[before],
             _ => start,
@@ -155,7 +155,7 @@ fn trace(points: &[Point], corners: &[bool], paper: &mut [f32; SIDE * SIDE]) {
     }
 }
 
-/// Lowers every pixel's distance to the pen's edge to that of the line from `a` to `b`.
+/// Lowers every pixel's distance from the pen's edge to that of the line from `a` to `b`.
 fn line(a: Point, b: Point, paper: &mut [f32; SIDE * SIDE]) {
     // One pixel more than the pen covers, for its soft edge.
     let reach = a.radius.max(b.radius) + 1.0;
@@ -186,7 +186,7 @@ fn pixels(low: f32, high: f32) -> std::ops::Range<usize> {
     (low as usize).min(end)..end
 }
 
-/// Turns distances to the pen's edge into grey values, with a soft edge and noise.
+/// Converts distances from the pen's edge to grey values, with a soft edge and noise.
 fn develop(paper: &[f32; SIDE * SIDE], stream: &mut Stream, image: &mut [u8]) {
     let softness = 1.0 / stream.between(1.0, 1.8);
     let ink = stream.between(170.0, 255.0);

@@ -1,10 +1,10 @@
-//! Fetches the files of a data set, so that what lies under a final name is complete and right.
+//! Downloads the files of a data set. A file with its final name is complete and verified.
 //!
-//! A file grows under a temporary name in the same folder, is continued there after an
-//! interruption, and gets its final name only when its SHA-256 is the published one: that of the
-//! uncompressed content where the wrapper may differ between mirrors, that of the stored bytes
-//! where only those are published ([`Form`]). A lock file keeps processes that share the folder,
-//! also over several nodes, from writing the same file; the second one finds the work done.
+//! A file grows under a temporary name in the same folder, and is resumed there after an
+//! interruption. It gets its final name only if its SHA-256 is the published one: that of the
+//! uncompressed content if the wrapper may differ between mirrors, that of the stored bytes if only
+//! those are published ([`Form`]). A lock file keeps processes that share the folder, also on
+//! several nodes, from writing the same file; the second one finds the work done.
 
 mod transfer;
 mod verify;
@@ -18,64 +18,67 @@ use crate::DatasetError;
 use crate::lock::Lock;
 use crate::unique;
 
-/// A transfer that brought this much before it broke does not count as a failed attempt.
+/// A transfer of this size that breaks does not count as a failed attempt.
 const MIN_PROGRESS: u64 = 1 << 20;
 const LOCK_NAME: &str = ".download.lock";
 
 /// A file that its publisher will not change any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteFile {
-    /// Its name, on the mirrors and on disk.
+    /// Name on the mirrors and on disk.
     pub name: &'static str,
-    /// What `sha256` and `len` speak of.
+    /// The form that `sha256` and `len` describe.
     pub form: Form,
-    /// SHA-256, as lower-case hexadecimal digits.
+    /// SHA-256 in lower-case hexadecimal digits.
     pub sha256: &'static str,
     /// Length in bytes.
     pub len: u64,
 }
 
-/// Which bytes of a file a checksum is of.
+/// The form of a file that its checksum describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Those that remain after gzip: mirrors may have compressed them differently, or not at all.
+    /// Uncompressed: mirrors may compress it differently or not at all.
     Uncompressed,
-    /// Those that are stored and sent.
+    /// As stored and sent.
     Stored,
 }
 
 impl RemoteFile {
-    /// The most bytes that can arrive.
+    /// Largest number of bytes that can arrive.
     fn max_stored_len(&self) -> u64 {
         match self.form {
             Form::Stored => self.len,
-            // More than any sensible encoding needs, were the content not compressible at all.
+            // More than any sensible encoding needs, even for incompressible content.
             Form::Uncompressed => self.len.saturating_add(self.len / 100).saturating_add(4096),
         }
     }
 }
 
-/// How files are fetched.
+/// Options of a download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Downloader {
-    /// Folders (URLs) that have the files, in the order in which they are tried.
+    /// URLs of folders with the files, in the order in which they are tried.
     pub mirrors: Vec<String>,
-    /// Longest wait for a name to be resolved, and for a connection.
+    /// Timeout for resolving a name, and for a connection.
     pub connect_timeout: Duration,
-    /// Longest silence of a server.
+    /// Timeout for a silent server.
     pub read_timeout: Duration,
-    /// Attempts per mirror and file; those that brought a megabyte or more do not count.
+    /// Attempts per mirror and file.
+    ///
+    /// An attempt that brings a megabyte or more does not count.
     pub attempts: u32,
     /// Pause before another attempt.
     pub pause: Duration,
-    /// Shows a progress bar where standard error is a terminal.
+    /// Whether to show a progress bar if standard error is a terminal.
     pub progress: bool,
 }
 
 impl Downloader {
-    /// A downloader from `mirrors` with time-outs of 10 s (connection) and 30 s (silence), three
-    /// attempts and a progress bar.
+    /// A downloader from `mirrors` with three attempts and a progress bar.
+    ///
+    /// Timeouts are 10 s for a connection and 30 s of silence.
     pub fn new(mirrors: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Downloader {
             mirrors: mirrors.into_iter().map(Into::into).collect(),
@@ -87,11 +90,11 @@ impl Downloader {
         }
     }
 
-    /// Fetches those of `files` that `dir` (made if it is not there) lacks.
+    /// Downloads the `files` that `dir` lacks. Creates `dir` if necessary.
     ///
     /// # Errors
-    /// [`DatasetError::Download`] when no mirror gives a file, which ends the work;
-    /// [`DatasetError::Io`] when the folder cannot be written.
+    /// [`DatasetError::Download`] if no mirror returns a file, which ends the download;
+    /// [`DatasetError::Io`] if the folder cannot be written.
     pub fn fetch(&self, files: &[RemoteFile], dir: &Path) -> Result<(), DatasetError> {
         let lacks = |file: &&RemoteFile| !dir.join(file.name).exists();
         if !files.iter().any(|file| lacks(&file)) {
@@ -105,7 +108,7 @@ impl Downloader {
             let part = dir.join(part_name(file.name, lock.is_held()));
             let fetched = self.fetch_one(&agent, file, dir, &part);
             if !lock.is_held() {
-                // Nobody else knows it. It is not there any more if all went well.
+                // Nobody else knows this file. After a success it is gone.
                 let _ = fs::remove_file(&part);
             }
             if let Err(reasons) = fetched? {
@@ -120,12 +123,12 @@ impl Downloader {
                 });
             }
         }
-        // Whoever waits for the lock finds all files.
+        // Processes that wait for the lock find all files.
         lock.remove();
         Ok(())
     }
 
-    /// Fetches one file, or says what each mirror answered.
+    /// Downloads one file, or returns the answer of each mirror.
     fn fetch_one(
         &self,
         agent: &ureq::Agent,
@@ -150,7 +153,7 @@ impl Downloader {
         Ok(Err(reasons))
     }
 
-    /// Makes `part` the whole file from one mirror, or says why that cannot be.
+    /// Completes `part` from one mirror, or returns the reason why that fails.
     fn fetch_from(
         &self,
         agent: &ureq::Agent,
@@ -179,8 +182,8 @@ impl Downloader {
     }
 }
 
-/// The name of what is there of a file, in which a later attempt of this host goes on if only one
-/// process of the host writes to it at a time.
+/// Name of a partial file. A later attempt of this host resumes it if only one process of the host
+/// writes to it at a time.
 fn part_name(name: &str, alone: bool) -> String {
     match alone {
         true => format!(".{name}.{}.part", unique::host()),

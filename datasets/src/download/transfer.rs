@@ -12,14 +12,13 @@ use ureq::{Agent, Body, http::Response};
 use super::{Downloader, RemoteFile, verify};
 use crate::DatasetError;
 
-/// A response that takes longer is broken off and resumed, so that a server that trickles does not
-/// hold the run for ever.
+/// A longer response is ended and resumed, so that a slow server cannot hold the run for ever.
 const LONGEST_RESPONSE: Duration = Duration::from_secs(600);
 
-/// Why an attempt did not bring the file.
+/// The reason why an attempt failed.
 pub(super) struct Failure {
     pub(super) reason: String,
-    /// Whether another attempt may bring it.
+    /// Whether another attempt may succeed.
     pub(super) retry: bool,
     /// Bytes that this attempt added.
     pub(super) gained: u64,
@@ -52,14 +51,14 @@ pub(super) fn agent(downloader: &Downloader) -> Agent {
         .timeout_per_write(Some(downloader.read_timeout))
         .max_redirects(5)
         .http_status_as_error(false)
-        // Offsets for resuming count the bytes as they are stored.
+        // Offsets for resuming count the bytes as stored.
         .accept_encoding("identity")
         .build()
         .new_agent()
 }
 
-/// Asks `url` for what `part` lacks and verifies the whole; the outer error is one of this
-/// machine, the inner one of the server.
+/// Requests the rest of `part` from `url` and verifies the whole. The outer error is this
+/// machine's, the inner one the server's.
 pub(super) fn attempt(
     agent: &Agent,
     url: &str,
@@ -79,7 +78,7 @@ pub(super) fn attempt(
     let start = match response.status() {
         StatusCode::OK => 0,
         StatusCode::PARTIAL_CONTENT if range_start(response.headers()) == Some(have) => have,
-        // Nothing is left to send: the part is whole, or of something else.
+        // Nothing is left to send: the part is complete, or belongs to another file.
         StatusCode::RANGE_NOT_SATISFIABLE if have > 0 => return finish(part, file, true),
         StatusCode::PARTIAL_CONTENT => {
             discard(part)?;
@@ -94,7 +93,7 @@ pub(super) fn attempt(
     }
 }
 
-/// Writes the response to `part`, of which there were `have` bytes, from byte `start` on.
+/// Writes the response to `part`, which had `have` bytes, from byte `start` on.
 fn receive(
     response: Response<Body>,
     [start, have]: [u64; 2],
@@ -135,7 +134,7 @@ fn receive(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
                 return Ok(Err(Failure {
-                    // A server that begins anew each time must not look as if it got on.
+                    // A server that starts over each time must not count as making progress.
                     gained: len.saturating_sub(have),
                     ..Failure::passing(format!("the connection broke after {len} bytes ({error})"))
                 }));
@@ -156,8 +155,8 @@ fn receive(
     Ok(Ok(()))
 }
 
-/// Verifies a part that should be whole. A wrong one is thrown away; if it was `resumed`, its
-/// beginning may be the culprit, and a fresh start may help.
+/// Verifies a part that should be complete. A wrong one is deleted. If it was `resumed`, its
+/// beginning may be the cause, and a fresh start may help.
 fn finish(
     part: &Path,
     file: &RemoteFile,
@@ -173,7 +172,7 @@ fn finish(
     }))
 }
 
-/// Bytes that an earlier attempt left; more than the file can have are thrown away.
+/// Bytes that an earlier attempt left. A part longer than the file is deleted.
 fn part_len(part: &Path, file: &RemoteFile) -> Result<u64, DatasetError> {
     match fs::metadata(part) {
         Ok(metadata) if metadata.len() <= file.max_stored_len() => Ok(metadata.len()),
@@ -192,7 +191,7 @@ fn discard(part: &Path) -> Result<(), DatasetError> {
     }
 }
 
-/// The first byte that a partial answer holds (RFC 9110, section 14.4).
+/// The first byte of a partial answer (RFC 9110, section 14.4).
 fn range_start(headers: &HeaderMap) -> Option<u64> {
     let range = headers.get(header::CONTENT_RANGE)?.to_str().ok()?;
     let (start, _) = range.strip_prefix("bytes ")?.split_once('-')?;
@@ -209,7 +208,7 @@ fn refused(status: StatusCode) -> Failure {
     }
 }
 
-/// A server that cannot be reached now will not be in a second: that is an offline machine.
+/// A server that cannot be reached now will not be reached in a second: this machine is offline.
 fn no_answer(error: &ureq::Error) -> Failure {
     let passing = match error {
         ureq::Error::Io(error) => !matches!(
@@ -232,7 +231,7 @@ fn no_answer(error: &ureq::Error) -> Failure {
     }
 }
 
-/// A progress bar on standard error; it hides itself where that is no terminal.
+/// A progress bar on standard error; it hides itself without a terminal.
 fn bar(name: &'static str, len: Option<u64>, start: u64, wanted: bool) -> ProgressBar {
     if !wanted {
         return ProgressBar::hidden();

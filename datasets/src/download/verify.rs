@@ -1,4 +1,4 @@
-//! Whether a downloaded file holds the published content.
+//! Verifies that a downloaded file has the published content.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,8 +12,8 @@ use crate::DatasetError;
 use crate::hex::hex;
 use crate::idx::GZIP_MAGIC;
 
-/// Compares `path` with the published checksum; the inner error says what is wrong with it. Reads
-/// no further than the published length.
+/// Compares `path` with the published checksum; the inner error describes the difference. Reads no
+/// further than the published length.
 pub(super) fn check(path: &Path, file: &RemoteFile) -> Result<Result<(), String>, DatasetError> {
     let stored = File::open(path).map_err(DatasetError::io("open", path))?;
     let mut reader = BufReader::with_capacity(1 << 16, stored);

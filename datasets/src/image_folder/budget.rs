@@ -1,5 +1,5 @@
-//! How much memory the decoding of images takes at once, in all threads of the process together: a
-//! small file can stand for a very large picture.
+//! Limits the memory for decoding images in all threads of the process together: a small file can
+//! hold a very large picture.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -11,10 +11,10 @@ use super::jpeg;
 /// Bytes for all pictures that are decoded at the same time.
 pub(super) const BYTES: u64 = 512 << 20;
 
-/// That of the process.
+/// The budget of the process.
 pub(super) static ALL: Budget = Budget::of(BYTES);
 
-/// Bytes that are given out and come back.
+/// Bytes that are lent and returned.
 pub(super) struct Budget {
     state: Mutex<State>,
     changed: Condvar,
@@ -23,13 +23,13 @@ pub(super) struct Budget {
 
 struct State {
     free: u64,
-    /// Who comes next gets this number.
+    /// Number of the next caller.
     next: u64,
-    /// Whose turn it is: a large picture is not passed by small ones for ever.
+    /// Number whose turn it is: small pictures must not pass a large one for ever.
     turn: u64,
 }
 
-/// Bytes of a budget, which get them back when this is dropped.
+/// Bytes of a budget, returned when this is dropped.
 pub(super) struct Share<'a> {
     budget: &'a Budget,
     bytes: u64,
@@ -48,7 +48,7 @@ impl Budget {
         }
     }
 
-    /// Waits for `bytes`; `None` if there will never be as many.
+    /// Waits for `bytes`; `None` if they exceed the budget.
     pub(super) fn take(&self, bytes: u64) -> Option<Share<'_>> {
         if bytes > self.bytes {
             return None;
@@ -82,9 +82,9 @@ impl Drop for Share<'_> {
     }
 }
 
-/// Bytes that a picture takes at most until it is scaled: decoded, and what its decoder, turning it
-/// upright or converting its colours takes beside that. Of the file, `bytes` are its beginning or
-/// all of it.
+/// Largest number of bytes for a picture until it is scaled: the decoded picture, and the memory of
+/// its decoder, its rotation and its colour conversion. `bytes` are the beginning or all of the
+/// file.
 pub(super) fn need(
     decoder: &impl ImageDecoder,
     format: ImageFormat,
@@ -103,7 +103,7 @@ pub(super) fn need(
         Orientation::NoTransforms => 0,
         _ => decoded,
     };
-    // To three channels, by way of four where there is transparency; see `decode`.
+    // Converted to three channels, by way of four if it has transparency; see `decode`.
     let converted = match decoder.color_type() {
         ColorType::Rgb8 => 0,
         ColorType::Rgba8 => pixels.saturating_mul(3),

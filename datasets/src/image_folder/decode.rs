@@ -1,4 +1,4 @@
-//! From a file to the planes of an image of the wanted size.
+//! Decodes a file to the planes of an image of the wanted size.
 
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -16,61 +16,60 @@ use super::unusable::Unusable;
 use super::{header, jpeg};
 use crate::Area;
 
-/// Longest time that the decoding of one picture may take. The largest that are accepted take
-/// seconds.
+/// Longest time for decoding one picture. The largest accepted ones take seconds.
 const LIMIT: Duration = Duration::from_secs(60);
-/// A decoder that was stopped, or got no processor, has not used more of its time than this.
+/// A decoder that was stopped, or got no CPU, has used at most this much of its time.
 const TICK: Duration = Duration::from_millis(100);
-/// Bytes, of pixels times how often a decoder goes over them, that are decoded in less than a
-/// second everywhere, so that nobody has to watch the time.
+/// Bytes (pixels times passes of the decoder) that every machine decodes in less than a second, so
+/// that no limit is needed.
 const SHORT: u64 = 32 << 20;
 
-/// What images become.
+/// The format of the images.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     /// 1 or 3.
     pub(super) channels: usize,
     /// Height and width.
     pub(super) size: usize,
-    /// The shorter side before the centre is cut out; at least `size`.
+    /// Length of the shorter side before the centre is cropped; at least `size`.
     pub(super) resize: usize,
 }
 
 /// A decoded file, upright.
 pub(super) struct Picture {
     image: DynamicImage,
-    /// Of the memory that all pictures may take.
+    /// Share of the memory for all pictures.
     _share: Share<'static>,
 }
 
-/// What of a picture is seen.
+/// The visible part of a picture.
 #[derive(Debug, Clone, Copy)]
 struct View {
-    /// Pixels outside count for nothing.
+    /// Pixels outside do not count.
     area: Area,
-    /// What of the area is seen: left, top, width and height. Pixels around it, in the area, have a
-    /// part in its outermost pixels where it is reduced. None for all of it.
+    /// The visible part of the area: left, top, width and height; `None` for all of it. In a
+    /// reduction, pixels around it in the area contribute to its outermost pixels.
     cut: Option<[f64; 4]>,
 }
 
 impl Picture {
-    /// Decodes `path`, or says what is wrong with the file.
+    /// Decodes `path`, or describes what is wrong with the file.
     pub(super) fn open(path: &Path) -> Result<Self, Unusable> {
         decoded(header::read_whole(path)?)
     }
 
-    /// Rows.
+    /// Number of rows.
     pub(super) fn height(&self) -> usize {
         self.image.height() as usize
     }
 
-    /// Columns.
+    /// Number of columns.
     pub(super) fn width(&self) -> usize {
         self.image.width() as usize
     }
 
-    /// Scales the shorter side to `target.resize` and cuts out the centre, in one step: only what
-    /// remains is computed. Sizes and offsets are rounded as torchvision rounds them.
+    /// Scales the shorter side to `target.resize` and crops the centre, in one step: only the
+    /// result is computed. Sizes and offsets are rounded as in torchvision.
     pub(super) fn centre(self, target: Target, planes: &mut [u8]) -> Result<(), String> {
         let (width, height) = (self.image.width(), self.image.height());
         let shorter = width.min(height);
@@ -88,7 +87,7 @@ impl Picture {
         self.scale(view, target, planes)
     }
 
-    /// Scales `area`, a part of the picture, as if there were nothing around it.
+    /// Scales `area`, a part of the picture, ignoring the pixels around it.
     pub(super) fn part(self, area: Area, target: Target, planes: &mut [u8]) -> Result<(), String> {
         self.scale(View { area, cut: None }, target, planes)
     }
@@ -111,7 +110,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, Unusable>) -> Result<T
         .unwrap_or_else(|panic| Err(Unusable::Other(format!("its decoder failed ({panic})"))))
 }
 
-/// The picture that `file`, the content of a file, holds; waits until there is memory for it.
+/// Decodes the content `file`; waits until there is memory for it.
 pub(super) fn decoded(file: Vec<u8>) -> Result<Picture, Unusable> {
     guarded(|| decode_within(LIMIT, file))
 }
@@ -152,8 +151,8 @@ fn upright(
     })
 }
 
-/// Does `work` in a thread, for which nobody waits longer than `limit`: no decoder can be told to
-/// stop. What it has of the memory it keeps until it ends.
+/// Runs `work` in a thread and waits no longer than `limit`: a decoder cannot be stopped. The
+/// thread keeps its memory until it ends.
 fn limited<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> Result<T, Unusable> + Send + 'static,
@@ -182,7 +181,7 @@ fn limited<T: Send + 'static>(
     }
 }
 
-/// Red, green and blue of every pixel; what is transparent fades to black.
+/// Red, green and blue of every pixel; transparent pixels fade to black.
 fn to_rgb(image: DynamicImage) -> Vec<u8> {
     if !image.color().has_alpha() {
         return image.into_rgb8().into_raw();
@@ -218,10 +217,10 @@ fn brightness([red, green, blue]: [u8; 3]) -> u8 {
     ((sum + 500) / 1000) as u8
 }
 
-/// Writes what is seen of the `pixels` of a picture of width and height `sides` to `scaled`, a
+/// Writes the visible part of `pixels`, a picture of width and height `sides`, to `scaled`, a
 /// square of `size`: bilinear, with a filter as wide as the reduction needs.
 ///
-/// For one kind of pixels, since the library's function for all of them is compiled for each of 13.
+/// Generic over one kind of pixels: the library's function for all kinds compiles 13 versions.
 fn scale<P: PixelTrait>(
     pixels: &[u8],
     (width, height): (u32, u32),
@@ -238,7 +237,7 @@ fn scale<P: PixelTrait>(
         height,
         width,
     } = view.area;
-    // They are sides of a picture, which are of 32 bits.
+    // They are sides of a picture, which have 32 bits.
     let [left, top, width, height] = [left, top, width, height].map(|side| side as u32);
     let area = TypedCroppedImage::from_ref(&picture, left, top, width, height);
     let area = area.map_err(|error| failed(&error))?;
@@ -253,7 +252,7 @@ fn scale<P: PixelTrait>(
         .map_err(|error| failed(&error))
 }
 
-/// Where along a side of `len` pixels the cut starts, and how long it is, both before scaling.
+/// Start and length of the crop along a side of `len` pixels, both before scaling.
 fn cut(len: u32, shorter: u32, target: Target) -> (f64, f64) {
     let (len, shorter) = (u64::from(len), u64::from(shorter.max(1)));
     let (size, resize) = (target.size as u64, target.resize as u64);
@@ -267,7 +266,7 @@ fn cut(len: u32, shorter: u32, target: Target) -> (f64, f64) {
     (start, (size as f64 * scale).min(len - start))
 }
 
-/// From pixel after pixel to plane after plane.
+/// Converts pixels one after another to planes one after another.
 fn separate(pixels: &[u8], planes: &mut [u8]) {
     let pixels = pixels.as_chunks::<3>().0;
     let mut planes = planes.chunks_exact_mut(pixels.len().max(1));

@@ -1,4 +1,4 @@
-//! What an image file says about itself, and whether it is whole, from a few kilobytes of it.
+//! Reads the header of an image file and checks that it is complete, from a few kilobytes.
 
 use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
@@ -10,26 +10,26 @@ use image::{ColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limit
 use super::unusable::Unusable;
 use super::{MAX_SIDE, budget, decode, jpeg};
 
-/// What can be read.
+/// The supported formats.
 const FORMATS: &str = "JPEG, PNG, WebP, BMP, TIFF and PNM";
-/// Enough for most headers; where it is not, the whole file is read.
+/// Enough for most headers; otherwise the whole file is read.
 const HEAD: u64 = 1 << 15;
-/// Enough for what stands behind the pixels; where it is not, the whole file is read.
+/// Enough for data after the pixels; otherwise the whole file is read.
 const TAIL: u64 = 1 << 12;
 /// Larger files are refused.
 const MAX_FILE: u64 = 256 << 20;
 
-/// Most bytes of what stands beside the pixels, such as a colour profile: a few kilobytes can stand
-/// for gigabytes of it.
+/// Largest size of data beside the pixels, such as a colour profile: a few kilobytes can expand to
+/// gigabytes.
 const MAX_BESIDE: u64 = 16 << 20;
 
-/// What can be known without decoding.
+/// Facts that need no decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) grey: bool,
 }
 
-/// Reads the header of `path`, or says what is wrong with the file.
+/// Reads the header of `path`, or describes what is wrong with the file.
 pub(super) fn read(path: &Path) -> Result<Header, Unusable> {
     let mut file = open(path)?;
     let len = file.metadata().map_err(|error| unreadable(&error))?.len();
@@ -74,7 +74,7 @@ pub(super) fn read_whole(path: &Path) -> Result<Vec<u8>, Unusable> {
     }
 }
 
-/// Which kind of image starts with `bytes`.
+/// The format of an image that starts with `bytes`.
 pub(super) fn format(bytes: &[u8]) -> Result<ImageFormat, Unusable> {
     use ImageFormat::{Bmp, Jpeg, Png, Pnm, Tiff, WebP};
     match image::guess_format(bytes) {
@@ -89,17 +89,17 @@ pub(super) fn format(bytes: &[u8]) -> Result<ImageFormat, Unusable> {
     }
 }
 
-/// What is known of a picture before it is decoded.
+/// Facts about a picture before it is decoded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
-    /// How it has to be turned.
+    /// The necessary rotation.
     pub(super) orientation: Orientation,
-    /// Bytes that it takes until it is scaled; see [`budget::need`].
+    /// Bytes needed until it is scaled; see [`budget::need`].
     pub(super) need: u64,
 }
 
-/// A decoder that refuses images that are too large or of a kind that is not decoded rightly, and
-/// what it knows.
+/// A decoder that refuses images that are too large or of a kind that it decodes wrongly, and the
+/// known facts.
 pub(super) fn decoder(
     bytes: &[u8],
     format: ImageFormat,
@@ -126,7 +126,7 @@ pub(super) fn decoder(
     limits.max_image_width = u32::try_from(4 * MAX_SIDE).ok();
     limits.max_image_height = limits.max_image_width;
     limits.max_alloc = Some(match format {
-        // The pixels do not count for this decoder; a profile that is larger is left out.
+        // This decoder does not count the pixels; a larger profile is ignored.
         ImageFormat::Png => MAX_BESIDE,
         _ => budget::BYTES,
     });
@@ -136,7 +136,7 @@ pub(super) fn decoder(
     if width == 0 || height == 0 {
         return Err(Unusable::Other("it has no pixels".into()));
     }
-    // Damaged notes of a camera do not make the picture unusable.
+    // A damaged Exif block does not make the picture unusable.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let need = budget::need(&decoder, format, orientation, bytes);
     if need > budget::BYTES {
@@ -155,8 +155,8 @@ pub(super) fn decoder(
     Ok((decoder, Known { orientation, need }))
 }
 
-/// Whether a file of that kind shows by a few kilobytes that it is whole. Others have to be decoded
-/// for it.
+/// Whether a few kilobytes of a file of this format show that it is complete. Others must be
+/// decoded.
 fn tells_its_end(format: ImageFormat) -> bool {
     matches!(
         format,
@@ -164,7 +164,7 @@ fn tells_its_end(format: ImageFormat) -> bool {
     )
 }
 
-/// Refuses a file that ends too early; decoders fill some of these with grey.
+/// Refuses a truncated file; decoders fill some of these with grey.
 pub(super) fn verify_whole(format: ImageFormat, bytes: &[u8]) -> Result<(), Unusable> {
     let is_whole = match format {
         ImageFormat::Jpeg => jpeg::is_whole(bytes),
@@ -177,13 +177,13 @@ pub(super) fn verify_whole(format: ImageFormat, bytes: &[u8]) -> Result<(), Unus
     }
 }
 
-/// Whether a file of `len` bytes that starts with `head` and ends with `end` has its end, as far as
+/// Whether a file of `len` bytes that starts with `head` and ends with `end` is complete, as far as
 /// these show it.
 fn has_end(format: ImageFormat, head: &[u8], end: &[u8], len: u64) -> bool {
     let last = |mark: &[u8]| end.windows(mark.len()).rposition(|window| window == mark);
     match format {
-        // An end of image behind the last start of a scan: neither occurs within compressed data,
-        // but both do in a thumbnail, which comes first, and may in what is appended.
+        // An end of image after the last start of a scan. Neither occurs within compressed data,
+        // but both occur in a thumbnail, which comes first, and may occur in appended data.
         ImageFormat::Jpeg => last(b"\xff\xd9").is_some_and(|at| last(b"\xff\xda") < Some(at)),
         ImageFormat::Png => last(b"IEND").is_some(),
         _ => {

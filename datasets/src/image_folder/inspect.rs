@@ -1,4 +1,4 @@
-//! Verifies many files in parallel: on network file systems, waiting is most of the work.
+//! Verifies many files in parallel: on network file systems most of the time is waiting.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,22 +12,22 @@ use super::{Check, header};
 const CHUNK: usize = 32;
 const MAX_THREADS: usize = 16;
 
-/// What was found.
+/// Result of the inspection.
 #[derive(Debug, Default)]
 pub(super) struct Inspected<'a> {
-    /// What cannot be used, and why, in the order of the files.
+    /// Unusable files with reasons, in the order of the files.
     pub(super) problems: Vec<(PathBuf, String)>,
     /// The first grey image.
     pub(super) grey: Option<&'a Path>,
-    /// The first coloured image.
+    /// The first image in colour.
     pub(super) rgb: Option<&'a Path>,
 }
 
-/// Looks at all files.
+/// Inspects all files.
 pub(super) fn inspect(files: &[(PathBuf, u32)], check: Check) -> Inspected<'_> {
     let next = AtomicUsize::new(0);
     let available = thread::available_parallelism().map_or(1, |threads| threads.get());
-    // More than there are cores, since they mostly wait.
+    // More threads than cores, since they mostly wait.
     let threads = (2 * available).clamp(1, MAX_THREADS);
     let threads = threads.min(files.len().div_ceil(CHUNK));
     let mut results: Vec<(usize, Result<bool, Unusable>)> = thread::scope(|scope| {
@@ -37,7 +37,7 @@ pub(super) fn inspect(files: &[(PathBuf, u32)], check: Check) -> Inspected<'_> {
             .collect();
         let mut results = work();
         for other in others {
-            // Nothing that is done to a file panics the thread, see `chunks`.
+            // A file cannot make the thread panic, see `chunks`.
             results.extend(other.join().unwrap_or_default());
         }
         results
@@ -56,7 +56,7 @@ pub(super) fn inspect(files: &[(PathBuf, u32)], check: Check) -> Inspected<'_> {
     inspected
 }
 
-/// Takes chunks until none is left; whether each file is grey, or what is wrong with it.
+/// Takes chunks until none is left. Returns whether each file is grey, or what is wrong with it.
 fn chunks(
     files: &[(PathBuf, u32)],
     check: Check,

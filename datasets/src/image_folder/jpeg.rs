@@ -1,19 +1,18 @@
-//! What a JPEG says of itself by its markers: how it is coded and sampled, and where it ends.
-//! Phones append films and other data behind it, in which any marker may occur, so the end is not
-//! found from behind.
+//! Reads the markers of a JPEG: coding, sampling, and the end of the image. Phones append films and
+//! other data, in which any marker may occur, so the end cannot be searched from the back.
 
 /// Marker codes (ITU-T T.81, table B.1).
 const START_OF_IMAGE: u8 = 0xD8;
 const END_OF_IMAGE: u8 = 0xD9;
 const START_OF_SCAN: u8 = 0xDA;
 const PROGRESSIVE: u8 = 0xC2;
-/// Application data of the kind in which colour profiles lie (ISO 15076-1, B.4).
+/// Segments with colour profiles (ISO 15076-1, B.4).
 const PROFILE: u8 = 0xE2;
 
-/// What the frame header says (ITU-T T.81, B.2.2).
+/// The frame header (ITU-T T.81, B.2.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Frame {
-    /// The marker before it, which tells how the image is coded.
+    /// The marker before it, which gives the coding.
     code: u8,
     /// Bits of a sample.
     precision: u8,
@@ -24,7 +23,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// Looks for the header from the beginning of a file on.
+    /// Finds the header from the beginning of a file.
     fn find(mut bytes: &[u8]) -> Option<Self> {
         while let Some((code, behind)) = next_marker(bytes, false) {
             bytes = behind;
@@ -34,7 +33,7 @@ impl Frame {
             let length = usize::from(u16::from_be_bytes(*behind.first_chunk()?));
             match code {
                 START_OF_SCAN => return None,
-                // Tables of codes lie among the codes of frames.
+                // The code of Huffman tables lies among the codes of frames.
                 0xC0..=0xCF if !matches!(code, 0xC4 | 0xC8 | 0xCC) => {
                     return Self::read(code, behind.get(2..)?);
                 }
@@ -66,8 +65,7 @@ impl Frame {
     }
 }
 
-/// What kind of JPEG the file that begins with `bytes` holds, if it is one that is not decoded
-/// rightly here.
+/// The kind of the JPEG in `bytes`, if this crate does not decode it correctly.
 pub(super) fn unsupported(bytes: &[u8]) -> Option<String> {
     let frame = Frame::find(bytes)?;
     let coded = match frame.code {
@@ -94,7 +92,7 @@ pub(super) fn unsupported(bytes: &[u8]) -> Option<String> {
     Some(format!("JPEG with {coded}"))
 }
 
-/// Components in the first scan.
+/// Number of components in the first scan.
 fn first_scan(mut bytes: &[u8]) -> Option<usize> {
     while let Some((code, behind)) = next_marker(bytes, false) {
         bytes = behind;
@@ -122,12 +120,12 @@ fn unsupported_sampling(frame: &Frame) -> Option<String> {
     ))
 }
 
-/// Most blocks of all components in one unit of an interleaved scan (ITU-T T.81, B.2.3).
+/// Largest number of blocks in one unit of an interleaved scan (ITU-T T.81, B.2.3).
 const MOST_BLOCKS: u32 = 10;
 
-/// Whether the decoder gives what libjpeg does: it was tried with all factors from 1 to 4 of each
-/// component. Luma, and black, have to be sampled as finely as anything, and the others a whole
-/// number of times coarser.
+/// Whether the decoder agrees with libjpeg, as tested with all factors from 1 to 4 of each
+/// component. Luma, and black, must have the finest sampling, and the others must be coarser by
+/// whole factors.
 fn is_sampled_as_usual(sampling: &[[u8; 2]]) -> bool {
     let known = |[h, _]: &[u8; 2]| matches!(h, 1 | 2 | 4);
     let (first, others) = match sampling {
@@ -146,8 +144,8 @@ fn is_sampled_as_usual(sampling: &[[u8; 2]]) -> bool {
     known(first) && others.iter().all(fits) && blocks <= MOST_BLOCKS
 }
 
-/// Bytes in which a decoder holds the coefficients of a progressive image, of which any scan may
-/// change any; none of others.
+/// Bytes for the coefficients of a progressive image, of which any scan may change any; 0 for other
+/// images.
 pub(super) fn coefficients(bytes: &[u8]) -> u64 {
     let Some(frame) = Frame::find(bytes).filter(|frame| frame.code == PROGRESSIVE) else {
         return 0;
@@ -163,7 +161,7 @@ pub(super) fn coefficients(bytes: &[u8]) -> u64 {
     across * down * of_unit.sum::<u64>() * 64 * 2
 }
 
-/// Bytes of the segments that a colour profile is cut into, in what there is of the header.
+/// Bytes of the segments of a colour profile in the available part of the header.
 pub(super) fn colour_profile(mut bytes: &[u8]) -> u64 {
     let mut total = 0;
     while let Some((code, behind)) = next_marker(bytes, false) {
@@ -182,20 +180,20 @@ pub(super) fn colour_profile(mut bytes: &[u8]) -> u64 {
     total
 }
 
-/// Scans of the image that starts at the beginning of `bytes`. Each may go over all of it.
+/// Number of scans of the image at the beginning of `bytes`. Each may go over all of it.
 pub(super) fn scans(bytes: &[u8]) -> u64 {
     let mut scans = 0;
     walk(bytes, |code| scans += u64::from(code == START_OF_SCAN));
     scans
 }
 
-/// Whether the image that starts at the beginning of `bytes` has its end. Thumbnails, which have
-/// ends of their own, lie within segments.
+/// Whether the image at the beginning of `bytes` has its end. Thumbnails, which have ends of their
+/// own, lie within segments.
 pub(super) fn is_whole(bytes: &[u8]) -> bool {
     walk(bytes, |_| {})
 }
 
-/// Shows the code of every marker to `see`; whether there is an end of the image.
+/// Passes the code of every marker to `see`. Returns whether the image has an end.
 fn walk(bytes: &[u8], mut see: impl FnMut(u8)) -> bool {
     let mut rest = bytes;
     let mut in_scan = false;
@@ -218,15 +216,15 @@ fn walk(bytes: &[u8], mut see: impl FnMut(u8)) -> bool {
     false
 }
 
-/// The code of the next marker, and what is behind it. Within a scan 0xFF 0x00 stands for a byte,
-/// and there are markers at which a decoder starts anew.
+/// The code of the next marker, and the bytes after it. Within a scan 0xFF 0x00 stands for a byte,
+/// and restart markers occur.
 fn next_marker(mut bytes: &[u8], in_scan: bool) -> Option<(u8, &[u8])> {
     loop {
         let at = bytes.iter().position(|byte| *byte == 0xFF)?;
         bytes = bytes.get(at + 1..)?;
         let (code, behind) = bytes.split_first()?;
         match code {
-            // As many as an encoder likes may come before a code.
+            // Any number of fill bytes may come before a code.
             0xFF => {}
             0x00 | 0x01 | 0xD0..=0xD7 => bytes = behind,
             _ if in_scan && *code < 0xC0 => bytes = behind,
@@ -251,7 +249,7 @@ mod tests {
         bytes
     }
 
-    /// The same image with a segment in which lies another.
+    /// The same image with another one in a segment.
     fn with_thumbnail() -> Vec<u8> {
         let (image, thumbnail) = (jpeg(), jpeg());
         let length = u16::try_from(thumbnail.len() + 2).unwrap();

@@ -1,4 +1,4 @@
-//! Which folder holds the classes of a split.
+//! Finds the folder with the classes of a split.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 
 use crate::{DatasetError, Split};
 
-/// Where the images of a split are.
+/// Place of the images of a split.
 #[derive(Debug)]
 pub(super) struct Layout {
     /// The folder of class folders.
     pub(super) folder: PathBuf,
-    /// Their names, sorted.
+    /// Names of the class folders, sorted.
     pub(super) classes: Vec<OsString>,
-    /// Folders in it that are no classes, told by their names.
+    /// Folders in it that are not classes, recognised by their names.
     pub(super) foreign: Vec<PathBuf>,
 }
 
 impl Layout {
-    /// Looks at the folders in `root`; with `divided`, a part of the training images is kept for
+    /// Reads the folders in `root`. With `divided`, a part of the training images is kept for
     /// evaluation.
     pub(super) fn of(root: &Path, split: Split, divided: bool) -> Result<Self, DatasetError> {
         verify_root(root)?;
@@ -39,7 +39,7 @@ impl Layout {
             );
         }
         let test = match test {
-            // What is not to be used may be as it is.
+            // An unused part may have any layout.
             Evaluation::Nowhere | Evaluation::WithoutClasses(_)
                 if divided || split == Split::Train =>
             {
@@ -67,7 +67,7 @@ impl Layout {
     }
 }
 
-/// Says what the folder is for, where it is not there.
+/// Explains the expected layout if the folder does not exist.
 fn verify_root(root: &Path) -> Result<(), DatasetError> {
     match fs::metadata(root) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
@@ -89,7 +89,7 @@ const NO_FOLDER: &str = "the folder does not exist. Set data.dir to a folder wit
      or with subfolders train and val of this form";
 /// Folders of images for evaluation, beside a folder `train`.
 const VALIDATION: [&str; 3] = ["val", "valid", "validation"];
-/// Taken where there is none of these.
+/// Used if none of these exists.
 const TEST: &str = "test";
 
 const NOWHERE: &str = "there are no validation images. Add a folder val, valid, validation or test beside train, or \
@@ -100,12 +100,12 @@ const WITHOUT_CLASSES: &str = "it contains no class folders, so its images have 
      a folder of their own as in train (here, or in a folder val, which is preferred to test), or \
      set data.validation, for example to 0.1";
 
-/// Where the images for evaluation are.
+/// Place of the images for evaluation.
 enum Evaluation {
     Nowhere,
     /// In a folder of class folders.
     In(PathBuf),
-    /// In a folder that has none: ImageNet's `test`, for example, is without labels.
+    /// In a folder without class folders, such as ImageNet's `test`, which has no labels.
     WithoutClasses(PathBuf),
 }
 
@@ -157,7 +157,7 @@ fn list(folder: &Path, wanted: impl Fn(&OsStr) -> bool) -> Result<Vec<OsString>,
     Ok(names)
 }
 
-/// Refuses two parts with different classes: their labels would mean different things.
+/// Refuses two parts with different classes: their labels would have different meanings.
 fn compare(train: &Path, classes: &[OsString], test: &Path) -> Result<(), DatasetError> {
     let others = sub_folders(test)?;
     if classes == others {

@@ -1,8 +1,8 @@
-//! Folders of image files, one folder per class: the usual way to bring own images.
+//! Folders of image files with one folder per class, for the user's own images.
 //!
-//! Opening [lists](scan) the files, [divides](split) them if a part is to be kept for evaluation,
-//! and [reads their headers](inspect), so that what cannot be used is reported at once and not
-//! hours later. [Decoding](decode) happens where an image is read: in a loader's threads.
+//! Opening a folder [lists](scan) the files, [divides](split) them if a part is kept for
+//! evaluation, and [reads their headers](inspect), so that unusable files are reported at once.
+//! [Decoding](decode) happens when an image is read, in a loader's threads.
 
 mod budget;
 mod decode;
@@ -22,29 +22,30 @@ use layout::Layout;
 use scan::PassedOver;
 use unusable::Unusable;
 
-/// Larger images than this are refused, to be trained on as well as to be read.
+/// Largest side of images, for training and for reading.
 const MAX_SIDE: usize = 1 << 14;
 
-/// How a folder of images becomes a data set.
+/// Options for opening a folder of images.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ImageFolderOptions {
-    /// Height and width to which all images are cut, around their centre, in pixels.
+    /// Height and width of all images in pixels, cropped around their centre.
     pub size: usize,
-    /// The shorter side to which they are scaled before that; `size` unless told. ImageNet is
-    /// usually evaluated with 256 and a `size` of 224.
+    /// Length of the shorter side before the crop; default `size`.
+    ///
+    /// ImageNet is usually evaluated with 256 and a `size` of 224.
     pub resize: Option<usize>,
-    /// What colours are converted to.
+    /// Conversion of colours.
     pub color: Color,
-    /// Mean and standard deviation to normalise by. Unless told, those of ImageNet for RGB, and
-    /// 0.5 for grey.
+    /// Mean and standard deviation for normalization; default ImageNet's for RGB, 0.5 for grey.
     pub normalization: Option<Normalization>,
-    /// The part of the images, above 0 and below 1, that is kept for evaluation where there is no
-    /// folder of images for it.
+    /// Share of the images to keep for evaluation, above 0 and below 1.
+    ///
+    /// Used if no folder has images for evaluation.
     pub validation: Option<f64>,
-    /// Chooses which images these are.
+    /// Selects the images to keep.
     pub seed: u64,
-    /// What is verified when the folder is opened.
+    /// Checks when the folder is opened.
     pub check: Check,
 }
 
@@ -87,10 +88,10 @@ impl ImageFolderOptions {
     }
 }
 
-/// What the colours of images are converted to.
+/// Conversion of an image's colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Color {
-    /// Nothing: either all files are grey or all are coloured, and stay so.
+    /// No conversion: either all files are grey or all are in colour.
     #[default]
     AsStored,
     /// Three channels; grey images get three equal ones.
@@ -99,42 +100,45 @@ pub enum Color {
     Grey,
 }
 
-/// What is verified when a folder is opened.
+/// Checks when a folder is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Check {
-    /// The headers of all files, and that they do not end too early. BMP, TIFF and PNM files, which
-    /// do not tell where they end, are decoded for it.
+    /// Checks the headers of all files, and that they are complete.
+    ///
+    /// BMP, TIFF and PNM files, which do not mark their end, are decoded for this.
     #[default]
     Headers,
-    /// All pixels, too: takes as long as an epoch.
+    /// Also decodes all pixels; takes as long as an epoch.
     Pixels,
 }
 
 /// One split of a folder of images.
 ///
-/// The images are in `ROOT/train/CLASS/` and `ROOT/val/CLASS/` (`valid` and `validation` are other
-/// names for `val`; where there is none of them, it is `ROOT/test/CLASS/`), or in `ROOT/CLASS/`, at
-/// any depth below the class folder. The folders' names, in byte order, are the classes. Names that
-/// start with a dot are left out, with a warning folders that systems and programs make
-/// (`__MACOSX`, `lost+found`, `.ipynb_checkpoints`, `@eaDir`, `$RECYCLE.BIN`, `System Volume
-/// Information`), and so are files beside the class folders, and, with a warning, files in them
-/// whose names do not end as those of images do: with `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`,
-/// `.tif`, `.tiff`, `.ppm`, `.pgm`, `.pbm` or `.pnm`, in upper or lower case. The content of
-/// a file decides its format. GIF is not supported: convert such files.
+/// **Layout.** The images are in `ROOT/train/CLASS/` and `ROOT/val/CLASS/`, or in `ROOT/CLASS/`, at
+/// any depth below the class folder. `valid` and `validation` are other names for `val`; if none of
+/// them exists, `ROOT/test/CLASS/` is used. The classes are the folders' names in byte order.
 ///
-/// Every image is brought to one size as is usual for the evaluation on ImageNet: its shorter side
-/// is scaled to [`resize`](ImageFolderOptions::resize) pixels (bilinear, with a filter as wide as
-/// the reduction needs), then the centre is cut out. Where training takes random parts
-/// (`resized-crop` of [`Augment`](crate::Augment)), each is one of the whole picture in the file,
-/// and scaled in one step. What a file says about its pixels is obeyed: 16 bits become 8,
-/// transparent images are laid over black, CMYK becomes RGB, the first picture of an animation or
-/// of several pages is taken, BMP files are coloured, and photographs are turned upright (Exif
-/// orientation; torchvision leaves them lying, so turn that into account when comparing).
+/// **Ignored.** Names that start with a dot, and files beside the class folders, are ignored.
+/// Folders made by systems and programs (`__MACOSX`, `lost+found`, `.ipynb_checkpoints`, `@eaDir`,
+/// `$RECYCLE.BIN`, `System Volume Information`) are ignored with a warning. So are files in class
+/// folders without an image's extension: `.jpg`, `.jpeg`, `.png`, `.webp`, `.bmp`, `.tif`, `.tiff`,
+/// `.ppm`, `.pgm`, `.pbm` or `.pnm`, in upper or lower case. The content of a file decides its
+/// format. GIF is not supported: convert these files.
 ///
-/// All threads of the process decode within 512 MiB, and wait for each other where that is not
-/// enough. A picture that takes more by itself is refused, and one whose decoding takes longer than
-/// a minute. So is a JPEG that is not decoded rightly: arithmetic or lossless coding, samples of
-/// more than 8 bits, luma sampled coarser than chroma, baseline with a scan for each component.
+/// **Size.** Images are scaled as for evaluation on ImageNet: the shorter side to
+/// [`resize`](ImageFolderOptions::resize) pixels (bilinear, with a filter as wide as the reduction
+/// needs), then the centre is cropped. If training takes random parts (`resized-crop` of
+/// [`Augment`](crate::Augment)), each is a part of the whole picture in the file, scaled in one
+/// step.
+///
+/// **Pixels.** 16 bits become 8, transparent images are laid over black, CMYK becomes RGB, and of
+/// an animation or several pages the first picture is used. BMP files count as colour. Photographs
+/// are turned upright (Exif orientation; torchvision does not, so consider this in comparisons).
+///
+/// **Limits.** All threads of the process decode within 512 MiB, and wait for each other if that is
+/// not enough. A picture that needs more alone, or longer than a minute, is refused. So is a JPEG
+/// that would be decoded wrongly: arithmetic or lossless coding, samples of more than 8 bits, luma
+/// sampled coarser than chroma, baseline with a scan for each component.
 #[derive(Debug)]
 pub struct ImageFolder {
     /// Sorted by class, then by path.
@@ -145,21 +149,22 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Opens the part of the images in `root` that belongs to `split`.
+    /// Opens the images in `root` that belong to `split`.
     ///
-    /// Where there is a folder `train`, the images for [`Split::Test`] are those in `val`, `valid`
-    /// or `validation`, or else in `test`; otherwise they are those that
-    /// [`validation`](ImageFolderOptions::validation) keeps, which depend on the seed and the names
-    /// of the files alone: of every class with two images or more the same part, but at least one,
-    /// and never all.
+    /// If a folder `train` exists, the images for [`Split::Test`] are those in `val`, `valid` or
+    /// `validation`, else in `test`. Otherwise they are the share that
+    /// [`validation`](ImageFolderOptions::validation) keeps. It depends only on the seed and the
+    /// names of the files: the same share of every class with two or more images, at least one
+    /// image and never all.
     ///
     /// # Errors
-    /// [`DatasetError::Images`] lists everything that cannot be used: files that are no images, but
-    /// are called so, or are damaged, broken links, class folders without an image.
-    /// [`DatasetError::MixedColor`] when grey and coloured images come together and [`Color`] does
-    /// not say what they become; [`DatasetError::Layout`] and [`DatasetError::Classes`] when the
-    /// folders are not there or not as described; [`DatasetError::Settings`] when the options make
-    /// no sense.
+    /// - [`DatasetError::Images`] lists everything unusable: files with an image's extension that
+    ///   are damaged or no images, broken links, class folders without an image.
+    /// - [`DatasetError::MixedColor`] if grey and colour images are mixed and [`Color`] says
+    ///   nothing else.
+    /// - [`DatasetError::Layout`] and [`DatasetError::Classes`] if folders are missing or not as
+    ///   described.
+    /// - [`DatasetError::Settings`] if the options are invalid.
     pub fn open(
         root: impl AsRef<Path>,
         split: Split,
@@ -180,7 +185,7 @@ impl ImageFolder {
             }
             files.extend(found.into_iter().map(|path| (path, class as u32)));
         }
-        // Where one folder has the images of both splits, one of them tells.
+        // If one folder has the images of both splits, only one of them warns.
         if options.validation.is_none() || split == Split::Train {
             warn_of(&passed, &layout.folder);
         }
@@ -221,13 +226,13 @@ impl ImageFolder {
         })
     }
 
-    /// Where image `index` is.
+    /// Path of image `index`.
     pub fn path(&self, index: usize) -> Option<&Path> {
         self.files.get(index).map(|(path, _)| path.as_path())
     }
 }
 
-/// Says that files are left out, and why.
+/// Warns that files are ignored, and why.
 fn warn_of(passed: &PassedOver, folder: &Path) {
     if let Some(one) = passed.folders.first() {
         tracing::warn!(
@@ -249,7 +254,7 @@ fn warn_of(passed: &PassedOver, folder: &Path) {
     );
 }
 
-/// How many channels the images get; `grey` and `rgb` are examples of what there is.
+/// Number of channels of the images; `grey` and `rgb` are examples of what the folder has.
 fn channels(
     color: Color,
     grey: Option<&Path>,
@@ -269,7 +274,7 @@ fn channels(
     }
 }
 
-/// ImageNet's statistics for RGB; for grey, what maps bytes to -1..=1.
+/// ImageNet's statistics for RGB; for grey, bytes are mapped to -1..=1.
 fn usual_normalization(channels: usize) -> Normalization {
     match channels {
         3 => Normalization {
@@ -304,7 +309,7 @@ impl Dataset for ImageFolder {
         self.normalization.clone()
     }
 
-    /// Decodes the file; [`DatasetError::Image`] names it if it cannot be decoded.
+    /// Decodes the file; [`DatasetError::Image`] names it if that fails.
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
         let (picture, path, class) = self.picture(index, image)?;
         let written = picture.centre(self.target, image);
@@ -330,7 +335,7 @@ impl Dataset for ImageFolder {
 }
 
 impl ImageFolder {
-    /// What file `index` shows, where that is and of which class, if `image` has room for it.
+    /// The picture in file `index`, its path and its class, if `image` has room for it.
     fn picture(&self, index: usize, image: &[u8]) -> Result<(Picture, &Path, u32), DatasetError> {
         check_read(index, self.len(), image, self.shape())?;
         let Some((path, class)) = self.files.get(index) else {
@@ -342,7 +347,7 @@ impl ImageFolder {
     }
 }
 
-/// For `map_err` on what is wrong with a file.
+/// For `map_err` on a problem of a file.
 fn unusable<R: Into<Unusable>>(path: &Path) -> impl FnOnce(R) -> DatasetError {
     |reason| match reason.into() {
         Unusable::Unsupported(what) => DatasetError::UnsupportedImage {
@@ -356,9 +361,10 @@ fn unusable<R: Into<Unusable>>(path: &Path) -> impl FnOnce(R) -> DatasetError {
     }
 }
 
-/// All visible images below `folder`, however deep, sorted by path, as an [`ImageFolder`] finds
-/// those of a class; and what is in the way of others. Files whose names do not end as those of
-/// images are passed over.
+/// Lists all visible images below `folder`, sorted by path, and the errors of others.
+///
+/// It finds the same files as an [`ImageFolder`] does for a class. Files without an image's
+/// extension are ignored.
 pub fn image_files(folder: &Path) -> (Vec<PathBuf>, Vec<DatasetError>) {
     let mut problems = Vec::new();
     let mut passed = PassedOver::default();
@@ -369,14 +375,15 @@ pub fn image_files(folder: &Path) -> (Vec<PathBuf>, Vec<DatasetError>) {
     (files, problems.into_iter().map(unusable).collect())
 }
 
-/// Decodes the image file `path` as an [`ImageFolder`] would: the shorter side is scaled to
-/// `resize` pixels, at least that of `shape`, and the centre is cut out, in as many colours as
-/// `shape` has. For images that belong to no data set.
+/// Decodes the image file `path` as an [`ImageFolder`] would, for images outside a data set.
+///
+/// The shorter side is scaled to `resize` pixels, at least that of `shape`, and the centre is
+/// cropped, with the number of channels of `shape`.
 ///
 /// # Errors
-/// [`DatasetError::Image`] if the file cannot be decoded, [`DatasetError::Buffer`] if `image` is
-/// not as long as `shape` needs, [`DatasetError::Settings`] if images of such a shape do not exist
-/// here: they are square, with one channel or three.
+/// [`DatasetError::Image`] if the file cannot be decoded, [`DatasetError::Buffer`] if the length of
+/// `image` is not that of `shape`, [`DatasetError::Settings`] if `shape` is not square or has
+/// neither one nor three channels.
 pub fn read_image(
     path: &Path,
     shape: ImageShape,

@@ -1,4 +1,4 @@
-//! The images below a folder.
+//! Lists the images below a folder.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -6,13 +6,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Names that start with a dot are not meant to be seen.
+/// Whether a name is hidden: it starts with a dot.
 pub(super) fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Folders that systems and programs make beside what a person puts there: of zip files from a Mac,
-/// of a file system, of notebooks, of a network storage, of Windows.
+/// Folders that systems and programs create: zip files from a Mac, a file system, notebooks, a
+/// network storage, Windows.
 const FOREIGN: [&str; 6] = [
     "__MACOSX",
     "lost+found",
@@ -27,17 +27,16 @@ pub(super) fn is_foreign(name: &OsStr) -> bool {
     FOREIGN.iter().any(|foreign| name == *foreign)
 }
 
-/// What is passed over.
+/// Ignored files and folders.
 #[derive(Debug, Default)]
 pub(super) struct PassedOver {
-    /// Files whose names do not end as those of images.
+    /// Files without an image's extension.
     pub(super) files: Vec<PathBuf>,
-    /// Folders that hold no images of the data set, told by their names.
+    /// Folders without images of the data set, recognised by their names.
     pub(super) folders: Vec<PathBuf>,
 }
 
-/// What ends the names of images, in any case of letters: as torchvision has it, and what else may
-/// hold PNM.
+/// Extensions of images, in upper or lower case: torchvision's, and those of PNM.
 const ENDINGS: [&str; 11] = [
     "jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "pbm", "pnm",
 ];
@@ -50,18 +49,17 @@ fn is_image(path: &Path) -> bool {
     })
 }
 
-/// The endings as a reader knows them.
+/// The extensions for messages.
 pub(super) fn endings() -> String {
     format!(".{}", ENDINGS.join(", ."))
 }
 
-/// All visible images below `top`, told by the endings of their names, sorted by path, symbolic
-/// links followed. What cannot be used is added to `problems`, also that there is no image if
-/// nothing else is wrong, and what is not looked at to `passed`. `of` completes "there is no
-/// image".
+/// All visible images below `top`, recognised by their extensions, sorted by path. Symbolic links
+/// are followed. Unusable files are added to `problems`, as is the absence of images if nothing
+/// else is wrong. Ignored ones are added to `passed`. `of` completes "there is no image".
 ///
-/// Every folder is visited once, and those around the top never, so that links can neither lead
-/// around in circles nor bring the images of other classes in.
+/// Every folder is visited once, and those around the top never, so links can neither loop nor add
+/// the images of other classes.
 pub(super) fn files(
     top: &Path,
     of: &str,
@@ -113,7 +111,7 @@ pub(super) fn files(
         if let Err(error) = visit(&folder, &mut inner) {
             unreadable.push((folder, format!("cannot read it ({error})")));
         }
-        // The order in which folders are visited decides under which path a linked one is known.
+        // The order of the visits decides the path of a linked folder.
         inner.sort_by(|a, b| b.cmp(a));
         pending.append(&mut inner);
     }

@@ -1,4 +1,4 @@
-//! Which images of a class are kept for evaluation.
+//! Selects the images of a class to keep for evaluation.
 
 use std::path::{Path, PathBuf};
 
@@ -6,12 +6,12 @@ use sha2::{Digest, Sha256};
 
 use crate::Split;
 
-/// Those of `files` below the folder `class` that belong to `split`, when the fraction `part` of
-/// them is kept for evaluation.
+/// The `files` below the folder `class` that belong to `split`, if the share `part` is kept for
+/// evaluation.
 ///
-/// The files are ordered by a hash of the seed and their path from the class's name on, so neither
-/// their order on disk nor the place of the data set matters, and a new file moves few others from
-/// one split to the other.
+/// The files are ordered by a hash of the seed and their path from the class's name on. So neither
+/// their order on disk nor the place of the data set matters, and a new file moves few others
+/// between the splits.
 pub(super) fn part(
     files: Vec<PathBuf>,
     class: &Path,

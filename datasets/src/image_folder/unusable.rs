@@ -1,13 +1,13 @@
-//! Why a file cannot be used.
+//! The reason why a file cannot be used.
 
 use std::fmt;
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unusable {
-    /// It may be whole, but nothing here reads its kind rightly: what that is.
+    /// It may be intact, but its kind is not decoded correctly here: the kind.
     Unsupported(String),
-    /// Anything else.
+    /// Any other reason.
     Other(String),
 }
 

@@ -1,9 +1,9 @@
-//! From an epoch's indices to batches: worker threads read, augment and normalise ahead.
+//! Turns an epoch's indices into batches: worker threads read, augment and normalise ahead.
 //!
-//! Worker `w` of `n` makes the batches `w, w + n, w + 2n, ..` and hands them over through a
-//! bounded channel of its own; the iterator takes from the channels in turn. So the order needs no
-//! bookkeeping, the number of batches in memory is bounded, and neither the order nor the content
-//! of a batch depends on the number of workers.
+//! Worker `w` of `n` makes the batches `w, w + n, w + 2n, ..` and sends them through its own
+//! bounded channel; the iterator takes from the channels in turn. So the order needs no
+//! bookkeeping, the number of batches in memory is bounded, and neither order nor content depends
+//! on the number of workers.
 
 mod plan;
 mod sample;
@@ -20,7 +20,7 @@ use crate::{Dataset, DatasetError, Epoch, ImageShape};
 pub use plan::{BatchPlan, Move, Plans};
 use sample::{Samples, Scratch};
 
-/// Batches kept for reuse; more would hold memory that nobody asks for.
+/// Largest number of batches kept for reuse; more would hold unused memory.
 const MAX_SPARE: usize = 16;
 
 /// Images and labels of one micro-batch.
@@ -30,22 +30,25 @@ pub struct Batch {
     pub images: Vec<f32>,
     /// One label per image.
     pub labels: Vec<i32>,
-    /// What the images are mixed with; none where the augmentation does not mix, and in
-    /// evaluations.
+    /// Second labels of mixed images.
+    ///
+    /// `None` if the augmentation does not mix, and in evaluations.
     pub mixed: Option<Mixed>,
-    /// Which image of the data set each one is.
+    /// Index of each image in the data set.
     pub indices: Vec<usize>,
     /// The size of every image.
     pub shape: ImageShape,
 }
 
-/// The second labels of images that mixup or CutMix has mixed: image `i` belongs to class
-/// `Batch::labels[i]` with weight `weights[i]`, and to `labels[i]` with weight `1 - weights[i]`.
+/// The second labels of images that mixup or CutMix has mixed.
+///
+/// Image `i` belongs to class `Batch::labels[i]` with weight `weights[i]`, and to `labels[i]` with
+/// weight `1 - weights[i]`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mixed {
-    /// The label of the image that was mixed in; the image's own where none was.
+    /// Label of the image that was mixed in; the image's own label without mixing.
     pub labels: Vec<i32>,
-    /// The weight of the image's own label, from 0 to 1; 1 where none was mixed in.
+    /// Weight of the image's own label, from 0 to 1; 1 without mixing.
     pub weights: Vec<f32>,
 }
 
@@ -61,10 +64,10 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// A loader without augmentation that works in the thread that takes the batches.
+    /// Creates a loader without augmentation that works in the calling thread.
     ///
     /// # Errors
-    /// [`DatasetError::Normalization`] when the data set's statistics do not fit its images.
+    /// [`DatasetError::Normalization`] if the data set's statistics do not match its images.
     pub fn new(dataset: Arc<dyn Dataset>) -> Result<Self, DatasetError> {
         let normalizer = Normalizer::new(dataset.shape(), &dataset.normalization())?;
         Ok(Loader {
@@ -78,20 +81,21 @@ impl Loader {
         })
     }
 
-    /// Works in `workers` threads; 0 means in the thread that takes the batches.
+    /// Sets the number of worker threads; 0 means the calling thread.
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
         self
     }
 
-    /// Lets every worker be up to `batches` (at least 1) finished batches ahead; 2 unless told.
+    /// Sets how many finished batches (at least 1, default 2) each worker may be ahead.
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.prefetch = batches.max(1);
         self
     }
 
-    /// Changes training images at random, by `seed`, epoch and image alone. Evaluation is never
-    /// augmented.
+    /// Augments training images, depending on `seed`, epoch and image only.
+    ///
+    /// Evaluation is never augmented.
     pub fn augment(mut self, augment: Augment, seed: u64) -> Self {
         self.augment = augment;
         self.seed = seed;
@@ -140,8 +144,8 @@ impl fmt::Debug for Loader {
 
 /// The batches of one epoch; made by [`Loader::iter`].
 ///
-/// The first error ends it: it comes at its batch's place in the order, and nothing after it.
-/// Dropping it stops the workers after the image they are at, and waits for that.
+/// The first error ends it: it comes in its batch's place, and nothing after it. Dropping the
+/// iterator stops the workers after their current image, and waits for that.
 pub struct BatchIter {
     job: Arc<Job>,
     count: usize,
@@ -149,13 +153,13 @@ pub struct BatchIter {
     /// An error from before the first batch.
     failure: Option<DatasetError>,
     scratch: Scratch,
-    /// One per worker; none when the work is done in `next`.
+    /// One per worker; empty if `next` does the work.
     receivers: Vec<Receiver<Result<Batch, DatasetError>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl BatchIter {
-    /// Gives a batch back whose memory may be used again. Not needed where the buffers moved on.
+    /// Returns a batch so that its memory can be reused. Optional.
     pub fn recycle(&self, batch: Batch) {
         self.job.recycle(batch);
     }
@@ -201,7 +205,7 @@ impl BatchIter {
         self.job.stopped.store(true, Ordering::Relaxed);
         self.receivers.clear();
         for thread in self.threads.drain(..) {
-            // Its panics were caught and handed over as errors.
+            // Its panics were caught and returned as errors.
             let _ = thread.join();
         }
     }
@@ -248,7 +252,7 @@ impl fmt::Debug for BatchIter {
     }
 }
 
-/// What workers share.
+/// State that workers share.
 struct Job {
     samples: Samples,
     epoch: Epoch,
@@ -257,7 +261,7 @@ struct Job {
 }
 
 impl Job {
-    /// A worker's life.
+    /// Runs a worker.
     fn work(
         &self,
         positions: impl Iterator<Item = usize>,
@@ -275,7 +279,7 @@ impl Job {
 
     /// Makes the batch at `position`; a panic of the data set becomes an error.
     fn make(&self, position: usize, scratch: &mut Scratch) -> Result<Batch, DatasetError> {
-        // Not contained: such a panic is a bug, and whoever ends the process on one may.
+        // Not contained: this panic is a bug, and a panic hook may end the process.
         catch_unwind(AssertUnwindSafe(|| self.fill(position, scratch))).unwrap_or_else(|panic| {
             Err(DatasetError::Panic {
                 position,
@@ -309,7 +313,7 @@ impl Job {
         Ok(batch)
     }
 
-    /// A batch with room for `images` images, in memory of an earlier one if there is any.
+    /// A batch with room for `images` images, in memory of an earlier one if possible.
     fn empty_batch(&self, images: usize, shape: ImageShape) -> Result<Batch, DatasetError> {
         let mut batch = self.spare().pop().unwrap_or_default();
         batch.labels.clear();

@@ -1,27 +1,27 @@
-//! What batches consist of, for those who put the images together themselves: a GPU that holds the
-//! whole data set needs only this of every batch.
+//! Plans of batches, for callers that assemble the images themselves: a GPU with the whole data set
+//! in memory needs nothing else.
 
 use super::Loader;
 use crate::augment::{Augment, Key};
 use crate::{Epoch, ImageShape};
 
-/// How an image is moved within its frame and mirrored.
+/// A move of an image within its frame, and a reflection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Move {
-    /// Rows that it is moved down.
+    /// Rows by which it is moved down.
     pub down: i32,
-    /// Columns that it is moved to the right.
+    /// Columns by which it is moved to the right.
     pub right: i32,
     /// Whether it is then mirrored left to right.
     pub mirrored: bool,
 }
 
-/// One batch.
+/// The plan of one batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BatchPlan {
-    /// Which images of the data set.
+    /// Indices of the images in the data set.
     pub indices: Vec<usize>,
-    /// How each of them is moved.
+    /// Move of each image.
     pub moves: Vec<Move>,
 }
 
@@ -35,12 +35,11 @@ pub struct Plans {
 }
 
 impl Loader {
-    /// What [`iter`](Self::iter) would make the batches of `epoch` from; `None` if the augmentation
-    /// does more than to move and mirror images.
+    /// The plans of the batches that [`iter`](Self::iter) would make of `epoch`.
     ///
-    /// Where an image was moved away comes what [`reflects`](Self::reflects) says; a byte `b` of
-    /// channel `c` becomes `b * scale + offset`, with the pair that [`lines`](Self::lines) has for
-    /// `c`.
+    /// `None` if the augmentation does more than move and mirror images.
+    /// [`reflects`](Self::reflects) tells what fills the gap after a move. A byte `b` of channel
+    /// `c` becomes `b * scale + offset`, with the pair in [`lines`](Self::lines) for `c`.
     pub fn plans(&self, epoch: Epoch) -> Option<Plans> {
         self.only_moves().then(|| Plans {
             epoch,
@@ -50,14 +49,15 @@ impl Loader {
         })
     }
 
-    /// Whether the augmentation does no more than to move and mirror images.
+    /// Whether the augmentation only moves and mirrors images.
     pub fn only_moves(&self) -> bool {
         let shape: ImageShape = self.dataset.shape();
         self.augment.only_places(shape)
     }
 
-    /// Whether the image goes on, mirrored at its outermost pixels, where it was moved away; else
-    /// zeros come in.
+    /// Whether the gap after a move is filled by the image's reflection instead of zeros.
+    ///
+    /// The image is mirrored at its outermost pixels.
     pub fn reflects(&self) -> bool {
         self.augment.reflects()
     }

@@ -1,27 +1,27 @@
-//! One image as a model sees it: read, augmented, normalised, mixed.
+//! Makes one image as a model sees it: read, augmented, normalised, mixed.
 //!
-//! Everything depends on (seed, epoch, index) alone, the image that is mixed in included.
+//! Everything depends only on (seed, epoch, index), including the image that is mixed in.
 
 use std::sync::Arc;
 
 use crate::augment::{Augment, Key, Normalizer, Pixels};
 use crate::{Dataset, DatasetError, ImageShape};
 
-/// What samples are made of.
+/// The data set, augmentation and keys of samples.
 pub(super) struct Samples {
     pub(super) dataset: Arc<dyn Dataset>,
     pub(super) normalizer: Normalizer,
     pub(super) augment: Augment,
     pub(super) seed: u64,
-    /// None for an evaluation, which is never augmented.
+    /// `None` for an evaluation, which is never augmented.
     pub(super) epoch: Option<usize>,
 }
 
-/// Memory that is used again for every image.
+/// Memory that every image reuses.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pixels: Pixels,
-    /// The normalised image that is mixed in.
+    /// The normalised image to mix in.
     partner: Vec<f32>,
 }
 
@@ -29,9 +29,9 @@ pub(super) struct Scratch {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Label {
     pub(super) own: i32,
-    /// That of the image that was mixed in.
+    /// Label of the image that was mixed in.
     pub(super) other: i32,
-    /// The weight of `own`; the rest is that of `other`.
+    /// Weight of `own`; the rest is that of `other`.
     pub(super) weight: f32,
 }
 
@@ -72,7 +72,7 @@ impl Samples {
         Ok(label)
     }
 
-    /// Writes image `index` to `out` as it is before it is mixed; returns its label.
+    /// Writes image `index` to `out` before mixing; returns its label.
     fn alone(
         &self,
         (index, copy): (usize, u8),

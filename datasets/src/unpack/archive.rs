@@ -1,9 +1,9 @@
-//! Reads the expected files of a `.tar.gz`, and nothing else of it.
+//! Reads the expected files of a `.tar.gz`, and nothing else.
 //!
-//! Nothing in the archive decides where or how much is written: files are matched with a fixed
-//! list of names, each has a limit, and so has the whole. Entries are taken raw, so that no
-//! extension header makes the tar reader collect memory. Reading goes on to the very end, which
-//! verifies the checksum of gzip.
+//! The archive cannot decide where or how much is written: files are matched with a fixed list of
+//! names, each has a limit, and so has the whole. Entries are read raw, so that no extension header
+//! makes the tar reader collect memory. Reading continues to the very end, which verifies gzip's
+//! checksum.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -18,7 +18,7 @@ use crate::DatasetError;
 /// For headers, padding and small files that are not wanted.
 const MAX_OTHER: u64 = 64 << 20;
 
-/// Writes the files of `contents` to the folder `into`; gives their lengths in that order.
+/// Writes the files of `contents` to the folder `into`; returns their lengths in that order.
 pub(super) fn unpack(
     archive: &Path,
     contents: &Contents,
@@ -60,13 +60,13 @@ pub(super) fn unpack(
     Ok(lens.into_iter().flatten().collect())
 }
 
-/// Why unpacking ended.
+/// The reason why unpacking ended.
 enum Failure {
-    /// The archive cannot be read at the place that is named.
+    /// The archive cannot be read at this place.
     Read(io::Error, String),
     /// A file in the archive is not as expected.
     Content(String),
-    /// This machine refused something.
+    /// This machine refused an operation.
     Machine(DatasetError),
 }
 
@@ -77,7 +77,7 @@ struct Unpacking<'a> {
 }
 
 impl Unpacking<'_> {
-    /// Writes the members; gives the length of each one that is there.
+    /// Writes the members; returns the length of each one found.
     fn members(&self, tar: &mut Archive<impl Read>) -> Result<Vec<Option<u64>>, Failure> {
         let mut lens = vec![None; self.contents.files.len()];
         let mut place = "in its first header".to_owned();
@@ -101,7 +101,7 @@ impl Unpacking<'_> {
         Ok(lens)
     }
 
-    /// Which of the expected files an entry is.
+    /// Index of an entry among the expected files.
     fn wanted(&self, entry: &Entry<'_, impl Read>) -> Option<usize> {
         let kind = entry.header().entry_type();
         if !matches!(kind, EntryType::Regular | EntryType::Continuous) {
@@ -117,7 +117,7 @@ impl Unpacking<'_> {
         files.position(|file| file.name.as_bytes() == name)
     }
 
-    /// Writes one file and gives its length.
+    /// Writes one file and returns its length.
     fn member(&self, entry: &mut Entry<'_, impl Read>, index: usize) -> Result<u64, Failure> {
         let Some(file) = self.contents.files.get(index) else {
             return Ok(0);
@@ -156,12 +156,12 @@ impl Unpacking<'_> {
             let error = io::ErrorKind::UnexpectedEof.into();
             return Err(Failure::Read(error, format!("in {}", file.name)));
         }
-        // The name that says "complete" must not reach the disk before the content does.
+        // The name that means "complete" must not reach the disk before the content.
         output.sync_all().map_err(machine("write"))?;
         Ok(written)
     }
 
-    /// The error for a failure after `read` bytes, `ended` if no more came.
+    /// The error for a failure after `read` bytes; `ended` means that no more came.
     fn explain(&self, failure: Failure, read: u64, ended: bool) -> DatasetError {
         use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
         let path = self.archive.to_owned();
@@ -174,7 +174,7 @@ impl Unpacking<'_> {
             Failure::Machine(error) => error,
             Failure::Content(reason) => malformed(path, reason),
             Failure::Read(error, place) => match error.kind() {
-                // The tar reader's error for half a header is of no kind.
+                // The tar reader's error for half a header has no specific kind.
                 kind if kind == UnexpectedEof || (kind == Other && ended) => {
                     DatasetError::ArchiveTruncated {
                         path,
@@ -191,7 +191,7 @@ impl Unpacking<'_> {
     }
 }
 
-/// Counts what is read and ends with an error where that is too much.
+/// Counts the bytes read, and fails if they are too many.
 struct Metered<R> {
     reader: R,
     read: u64,

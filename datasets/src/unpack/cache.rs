@@ -1,11 +1,11 @@
-//! Where unpacked archives are kept, and how they get there.
+//! The cache of unpacked archives.
 //!
-//! A cache folder is named by the archive's path, size and time of modification, is written under
-//! a temporary name and renamed when it is whole. Of several processes that need it, one unpacks
-//! and the others wait for its lock. A note in the folder tells the length of each file, so that a
-//! folder from which a cleaner took something is made anew.
+//! A cache folder is named by the archive's path, size and time of modification. It is written
+//! under a temporary name and renamed when it is complete. One of several processes unpacks, and
+//! the others wait for its lock. A note in the folder has the length of each file, so that a folder
+//! from which a cleaner removed something is made anew.
 //!
-//! Who is killed while unpacking leaves its temporary folder, which others remove as soon as they
+//! A process that is killed while unpacking leaves its temporary folder. Others remove it once they
 //! know that nobody writes to it: see [`remove_abandoned`].
 
 use std::env;
@@ -27,13 +27,13 @@ const PART: &str = ".part";
 /// Holds the length and name of every file, one per line.
 const NOTE: &str = "complete.txt";
 const MAX_NOTE: u64 = 1 << 16;
-/// A temporary folder in which nothing was written for this long belongs to a process that is gone.
+/// A temporary folder without writes for this long belongs to a process that is gone.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// A folder that has the `contents` of `archive` as plain files, unpacked now if need be.
+/// A folder with the `contents` of `archive` as plain files, unpacked now if necessary.
 ///
-/// It lies in `cache`, or else in the first of these that can be written to: the folder of the
-/// archive, the user's cache folder, the folder for temporary files.
+/// It lies in `cache`, or else in the first writable one of: the folder of the archive, the user's
+/// cache folder, the folder for temporary files.
 pub(crate) fn unpacked(
     archive: &Path,
     contents: &Contents,
@@ -64,10 +64,10 @@ pub(crate) fn unpacked(
     })
 }
 
-/// A folder that cache folders may lie in.
+/// A folder for cache folders.
 struct Root {
     path: PathBuf,
-    /// Whether others can write to the folder around it, and so could have made it.
+    /// Whether others can write to its parent, and so could have made it.
     exposed: bool,
 }
 
@@ -79,7 +79,7 @@ impl Root {
         }
     }
 
-    /// Makes the folder, and waits for the right to write `name` in it.
+    /// Creates the folder, and waits for the right to write `name` in it.
     fn prepare(&self, name: &str) -> Result<Lock, DatasetError> {
         if self.exposed {
             make_private(&self.path).map_err(DatasetError::io("create", &self.path))?;
@@ -90,8 +90,8 @@ impl Root {
         Lock::wait(&self.path.join(format!(".{name}.lock")), "unpacking")
     }
 
-    /// Refuses an exposed folder that somebody else made or can write to: they could exchange the
-    /// pixels, or cut a mapped file.
+    /// Refuses an exposed folder that others made or can write to: they could exchange pixels, or
+    /// truncate a mapped file.
     fn is_ours(&self) -> Result<(), DatasetError> {
         if !self.exposed {
             return Ok(());
@@ -100,7 +100,7 @@ impl Root {
     }
 }
 
-/// Where to try when no folder is named, best first.
+/// Folders to try if none is named, best first.
 fn roots(archive: &Path) -> Vec<Root> {
     let beside = archive.parent().map(|folder| folder.join(".burn-dist"));
     let set = |name| env::var_os(name).filter(|value| !value.is_empty());
@@ -120,7 +120,7 @@ fn roots(archive: &Path) -> Vec<Root> {
     trusted.chain([temporary]).collect()
 }
 
-/// 16 digits that change when the archive does.
+/// 16 digits that change with the archive.
 fn key(archive: &Path) -> Result<String, DatasetError> {
     let path = fs::canonicalize(archive).map_err(DatasetError::io("find", archive))?;
     let metadata = fs::metadata(&path).map_err(DatasetError::io("read the size of", archive))?;
@@ -137,7 +137,7 @@ fn key(archive: &Path) -> Result<String, DatasetError> {
     Ok(digits.chars().take(16).collect())
 }
 
-/// Whether every file is there with the length that was noted.
+/// Whether every file exists with the noted length.
 fn is_complete(folder: &Path, contents: &Contents) -> bool {
     let mut note = String::new();
     let read = File::open(folder.join(NOTE))
@@ -182,8 +182,8 @@ fn fill(
     Ok(folder)
 }
 
-/// Gives a whole folder its final name, unless another process did so first: where the file
-/// system has no locks, two may unpack.
+/// Gives a complete folder its final name, unless another process did so first: two may unpack if
+/// the file system has no locks.
 fn publish(staging: &Path, folder: &Path, contents: &Contents) -> Result<(), DatasetError> {
     let exists = |error: &io::Error| {
         use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty};
@@ -199,7 +199,7 @@ fn publish(staging: &Path, folder: &Path, contents: &Contents) -> Result<(), Dat
     renamed.map_err(DatasetError::io("rename to its final name", staging))
 }
 
-/// A folder under a temporary name; removed when dropped, unless it got its final name.
+/// A folder with a temporary name; removed when dropped, unless it got its final name.
 struct Staging(PathBuf);
 
 impl Staging {
@@ -212,15 +212,15 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // It is not there any more if all went well.
+        // It is gone after a success.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Removes what processes left that were killed while they unpacked `contents`: whatever nobody
-/// wrote to for long, and with `alone`, that is under the lock of `name`, all that those of this
-/// host left of it. Those of other hosts may be at work all the same, since there are network file
-/// systems whose locks only their own host knows of.
+/// Removes leftovers of processes that were killed while they unpacked `contents`: everything that
+/// nobody wrote to for long and, with `alone` (under the lock of `name`), all leftovers of this
+/// host for it. Other hosts may still be at work: some network file systems have locks that only
+/// their own host knows.
 fn remove_abandoned(root: &Path, name: &str, contents: &Contents, alone: bool) {
     let beginning = format!(".{}-", contents.folder);
     let (own, host) = (format!(".{name}."), unique::host());
@@ -239,7 +239,7 @@ fn remove_abandoned(root: &Path, name: &str, contents: &Contents, alone: bool) {
     };
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     for entry in entries.filter(abandoned) {
-        // A leftover costs space, nothing else.
+        // A leftover only costs space.
         let _ = fs::remove_dir_all(entry.path());
     }
 }
@@ -252,12 +252,12 @@ fn is_old(folder: &Path) -> bool {
     let modified: io::Result<Vec<SystemTime>> =
         modified.map(|metadata| metadata?.modified()).collect();
     let last = modified.ok().and_then(|times| times.into_iter().max());
-    // Hosts may disagree about the time: what is in the future is young.
+    // Clocks of hosts may differ: a time in the future counts as young.
     let age = last.map(|time| time.elapsed().unwrap_or_default());
     age.is_some_and(|age| age > ABANDONED)
 }
 
-/// Makes a folder that only this user may enter, or leaves one as it is.
+/// Creates a folder that only this user may enter; leaves an existing one as it is.
 fn make_private(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     #[cfg(unix)]
@@ -268,12 +268,12 @@ fn make_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether `path` is a folder that this user owns and nobody else can write to.
+/// Checks that `path` is a folder that this user owns and nobody else can write to.
 #[cfg(unix)]
 fn private(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     let metadata = fs::symlink_metadata(path)?;
-    // A new file has the user of this process as its owner.
+    // The owner of a new file is the user of this process.
     let probe_path = path.join(format!(".probe-{}", unique::name()));
     let probe = File::create_new(&probe_path)?;
     let owner = probe.metadata()?.uid();
@@ -287,7 +287,7 @@ fn private(path: &Path) -> io::Result<()> {
     ))
 }
 
-/// Elsewhere, the folder for temporary files is the user's own.
+/// On other systems the folder for temporary files is the user's own.
 #[cfg(not(unix))]
 fn private(_path: &Path) -> io::Result<()> {
     Ok(())
@@ -303,8 +303,8 @@ mod tests {
     };
     const NAME: &str = "set-bin-0123456789abcdef";
 
-    /// A temporary folder of `name`, made on `host`, and how many seconds ago it and its file were
-    /// written to.
+    /// A temporary folder of `name`, made on `host`, with the age in seconds of its and its file's
+    /// last write.
     fn leave(root: &Path, name: &str, host: &str, [folder, file]: [u64; 2]) {
         let path = root.join(format!(".{name}.{host}-12-345-6{PART}"));
         let written = path.join("train.bin");

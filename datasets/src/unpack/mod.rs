@@ -1,7 +1,7 @@
-//! Archives become plain files in a cache, once.
+//! Unpacks archives to plain files in a cache, once.
 //!
-//! A compressed archive can only be read from its start, so the first process that opens it
-//! [unpacks](archive) what is needed into a [cache] folder; all others, and all later runs, map
+//! A compressed archive can only be read from its start. So the first process that opens it
+//! [unpacks](archive) the needed files into a [cache] folder; all others, and all later runs, map
 //! the plain files into memory.
 
 mod archive;
@@ -9,10 +9,10 @@ mod cache;
 
 pub(crate) use cache::unpacked;
 
-/// What is taken out of an archive.
+/// The files to take out of an archive.
 #[derive(Debug)]
 pub(crate) struct Contents {
-    /// The folder in the archive that holds the files, and the beginning of the cache's name.
+    /// The folder in the archive with the files, and the beginning of the cache's name.
     pub(crate) folder: &'static str,
     /// The files.
     pub(crate) files: &'static [Member],
@@ -23,6 +23,6 @@ pub(crate) struct Contents {
 pub(crate) struct Member {
     /// Its name in the folder.
     pub(crate) name: &'static str,
-    /// More bytes than these are refused.
+    /// Largest number of bytes.
     pub(crate) max_len: u64,
 }

@@ -1,54 +1,54 @@
-//! What is wrong with a text that should be an augmentation, and what to write instead.
+//! Errors in the text of an augmentation.
 
 use super::usage;
 
-/// Why a text is no augmentation.
+/// The reason why a text is not an augmentation.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseAugmentError {
-    /// A name that is no operation.
+    /// A name is not an operation.
     #[error(
         "unknown augmentation \"{name}\". Use \"none\" alone, or these in this order, joined by +: \
          {}",
         usage().join(", ")
     )]
     Unknown {
-        /// What stands there.
+        /// The name.
         name: String,
     },
 
-    /// A parameter that is no number, or one out of range.
+    /// A parameter is not a number or is out of range.
     #[error("\"{operation}\": {parameter} is \"{given}\" but must be {expected}. Write {usage}")]
     Parameter {
         /// The operation with its parameters.
         operation: String,
         /// The parameter's name.
         parameter: &'static str,
-        /// What stands there.
+        /// Its text.
         given: String,
-        /// What may stand there.
+        /// The accepted values.
         expected: String,
-        /// How the operation is written.
+        /// The form of the operation.
         usage: &'static str,
     },
 
-    /// More parameters than the operation has.
+    /// The operation has too many parameters.
     #[error("\"{operation}\" has too many parameters. Write {usage}")]
     Surplus {
         /// The operation with its parameters.
         operation: String,
-        /// How the operation is written.
+        /// The form of the operation.
         usage: &'static str,
     },
 
-    /// An operation that is there twice.
+    /// An operation appears twice.
     #[error("\"{name}\" occurs twice in the augmentation. Keep one")]
     Twice {
         /// The operation.
         name: &'static str,
     },
 
-    /// Two operations of which only one may be there.
+    /// Two operations exclude each other.
     #[error("\"{first}\" and \"{second}\" both choose the visible part of the image. Keep one")]
     Exclusive {
         /// The first one.
@@ -57,29 +57,29 @@ pub enum ParseAugmentError {
         second: String,
     },
 
-    /// Another order than that in which the operations are done.
+    /// The operations are not in their order.
     #[error("augmentations are written in the order in which they are applied: \"{instead}\"")]
     Order {
-        /// The same in the right order.
+        /// The same operations in the right order.
         instead: String,
     },
 
-    /// Mixing is more than certain.
+    /// The probabilities of mixing sum to more than 1.
     #[error(
         "mixup has probability {mixup} and cutmix {cutmix}, but their sum may be at most 1. Write \
          mixup:ALPHA:P+cutmix:ALPHA:P"
     )]
     Mixing {
-        /// That of mixup.
+        /// Probability of mixup.
         mixup: f32,
-        /// That of cutmix.
+        /// Probability of cutmix.
         cutmix: f32,
     },
 
     /// The spelling of an earlier version.
     #[error("\"{text}\": the padding belongs to crop; write \"crop:{padding}+flip\"")]
     OldCropFlip {
-        /// All of it.
+        /// The whole text.
         text: String,
         /// The padding.
         padding: u8,

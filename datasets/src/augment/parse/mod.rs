@@ -1,4 +1,4 @@
-//! An augmentation as one text of a configuration, and back.
+//! Parses and prints an augmentation as one text.
 
 mod error;
 
@@ -12,7 +12,7 @@ use super::resized_crop::ResizedCrop;
 use super::{Augment, Colours, Frame, Parts};
 pub use error::ParseAugmentError;
 
-/// The operations in the order in which they are done.
+/// The operations in the order in which they are applied.
 fn usage() -> Vec<&'static str> {
     let moves = [
         "repeat[:TIMES]",
@@ -25,9 +25,9 @@ fn usage() -> Vec<&'static str> {
     [&moves, Colours::USAGE, &mixes, Parts::USAGE].concat()
 }
 
-/// Far beyond what is of use: the variance is 0 in effect, or the weights are 0 and 1.
+/// Far beyond useful values: the variance is practically 0, or the weights are 0 and 1.
 const ALPHAS: RangeInclusive<f32> = 0.001..=1000.0;
-/// With more, hardly any different images would be left in a batch.
+/// With more, a batch would have hardly any different images.
 const MAX_REPEAT: u8 = 16;
 pub(super) const PROBABILITIES: RangeInclusive<f32> = 0.0..=1.0;
 
@@ -61,7 +61,7 @@ impl FromStr for Augment {
 }
 
 impl Augment {
-    /// Adds an operation and returns its place in the order.
+    /// Adds an operation and returns its position in the order.
     fn add(&mut self, part: &str) -> Result<usize, ParseAugmentError> {
         let mut words = part.split(':');
         let name = words.next().unwrap_or_default();
@@ -120,7 +120,7 @@ impl Augment {
     fn check_mixing(&self) -> Result<(), ParseAugmentError> {
         let p = |share: Option<Share>| share.map_or(0.0, |share| share.p);
         let (mixup, cutmix) = (p(self.mix.mixup), p(self.mix.cutmix));
-        // Decimal fractions such as 0.9 and 0.1 may be above 1 by rounding.
+        // Decimal fractions such as 0.9 and 0.1 may sum to more than 1 by rounding.
         if mixup + cutmix > 1.000_001 {
             return Err(ParseAugmentError::Mixing { mixup, cutmix });
         }

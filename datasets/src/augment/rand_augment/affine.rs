@@ -1,10 +1,10 @@
-//! Shears, translations and rotations: every pixel takes the value of the pixel nearest to where
-//! it came from, black where that is outside.
+//! Shears, translations and rotations: every pixel takes the value of the pixel nearest to its
+//! source, or black if that is outside.
 
 use crate::ImageShape;
 
-/// From a pixel to its source, both measured from the centre of the image:
-/// `(xx x + xy y + x0, yx x + yy y + y0)`.
+/// Maps a pixel to its source, both measured from the centre of the image: `(xx x + xy y + x0, yx x
+/// + yy y + y0)`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Affine {
     xx: f32,
@@ -25,7 +25,7 @@ const IDENTITY: Affine = Affine {
 };
 
 impl Affine {
-    /// Rows move to the left by `by` for every row from the upper border on.
+    /// Moves each row to the left by `by` times its distance from the upper border.
     pub(super) fn shear_x(by: f32, shape: ImageShape) -> Self {
         Affine {
             xy: by,
@@ -34,7 +34,7 @@ impl Affine {
         }
     }
 
-    /// Columns move up by `by` for every column from the left border on.
+    /// Moves each column up by `by` times its distance from the left border.
     pub(super) fn shear_y(by: f32, shape: ImageShape) -> Self {
         Affine {
             yx: by,
@@ -43,7 +43,7 @@ impl Affine {
         }
     }
 
-    /// The image moves by `right` columns and `down` rows.
+    /// Moves the image by `right` columns and `down` rows.
     pub(super) fn translate(right: f32, down: f32) -> Self {
         Affine {
             x0: -right,
@@ -52,7 +52,7 @@ impl Affine {
         }
     }
 
-    /// The image turns counter-clockwise around its centre.
+    /// Rotates the image counter-clockwise around its centre.
     pub(super) fn rotate(radians: f32) -> Self {
         let (sin, cos) = radians.sin_cos();
         Affine {
@@ -64,7 +64,7 @@ impl Affine {
         }
     }
 
-    /// Writes the source of every pixel of a plane to `sources`, [`OUTSIDE`] where there is none.
+    /// Writes the source of every pixel of a plane to `sources`, [`OUTSIDE`] if there is none.
     pub(super) fn sources(&self, shape: ImageShape, sources: &mut Vec<u32>) {
         let ImageShape { height, width, .. } = shape;
         let (centre_x, centre_y) = ((width as f32 - 1.0) / 2.0, (height as f32 - 1.0) / 2.0);
@@ -87,10 +87,10 @@ impl Affine {
     }
 }
 
-/// Of no plane a pixel: its bytes do not fit into memory.
+/// Not the index of a pixel: a plane of this size does not fit into memory.
 const OUTSIDE: u32 = u32::MAX;
 
-/// Writes to every pixel of each plane of `to` the value of its source in `from`.
+/// Writes the value of its source in `from` to every pixel of each plane of `to`.
 pub(super) fn gather(sources: &[u32], from: &[u8], to: &mut [u8]) {
     let plane = sources.len();
     for (from, to) in from.chunks_exact(plane).zip(to.chunks_exact_mut(plane)) {
@@ -100,8 +100,8 @@ pub(super) fn gather(sources: &[u32], from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// The position nearest to `position`; beyond all positions where that is below 0.
+/// The index nearest to `position`; a negative position becomes larger than all indices.
 fn nearest(position: f32) -> u32 {
-    // Shifted, so that the conversion, which cuts off towards zero, rounds down.
+    // Shifted, because the conversion truncates towards zero and must round down.
     ((position + 1.5) as i32 - 1) as u32
 }

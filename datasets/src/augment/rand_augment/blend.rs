@@ -1,25 +1,25 @@
-//! Brightness, colour, contrast and sharpness: an image mixed with a degenerate version of itself.
+//! Brightness, colour, contrast and sharpness: blend an image with a degenerate version of itself.
 //!
 //! With a change of `by`, the image has weight `1 + by` and the degenerate version `-by`: below 0
 //! the result lies between them, above 0 on the other side of the image. Values are clamped to
-//! bytes and cut off.
+//! bytes and truncated.
 
 use crate::ImageShape;
 
-/// One value of the mixture.
+/// Blends one value.
 fn blend(by: f32, image: u8, other: f32) -> u8 {
     // The cast saturates.
     ((1.0 + by) * f32::from(image) - by * other) as u8
 }
 
-/// Mixes with black.
+/// Blends with black.
 pub(super) fn brightness(by: f32, image: &mut [u8]) {
     for value in image {
         *value = blend(by, *value, 0.0);
     }
 }
 
-/// Mixes with the image in grey; images that are not red, green and blue have no colour.
+/// Blends with the image in grey. Images other than RGB have no colour and stay.
 pub(super) fn color(by: f32, plane: usize, image: &mut [u8]) {
     let Some((red, green, blue)) = split(plane, image) else {
         return;
@@ -32,7 +32,7 @@ pub(super) fn color(by: f32, plane: usize, image: &mut [u8]) {
     }
 }
 
-/// Mixes with the mean of the image in grey.
+/// Blends with the mean of the image in grey.
 pub(super) fn contrast(by: f32, plane: usize, image: &mut [u8]) {
     let (sum, values) = match split(plane, image) {
         Some((red, green, blue)) => {
@@ -48,8 +48,8 @@ pub(super) fn contrast(by: f32, plane: usize, image: &mut [u8]) {
     }
 }
 
-/// Mixes with the image smoothed by the kernel (1 1 1, 1 5 1, 1 1 1) / 13; the outermost pixels
-/// stay as they are. Writes to `to`.
+/// Blends with the image smoothed by the kernel (1 1 1, 1 5 1, 1 1 1) / 13, and writes to `to`. The
+/// outermost pixels stay.
 pub(super) fn sharpness(by: f32, shape: ImageShape, from: &[u8], to: &mut [u8]) {
     let ImageShape { height, width, .. } = shape;
     to.copy_from_slice(from);
@@ -66,7 +66,7 @@ pub(super) fn sharpness(by: f32, shape: ImageShape, from: &[u8], to: &mut [u8]) 
     }
 }
 
-/// The middle one of three rows without its ends.
+/// The middle one of three rows, without its ends.
 fn sharpen_row(by: f32, rows: [&[u8]; 3], to: &mut [u8]) {
     let [above, middle, below] = rows.map(|row| row.windows(3));
     for (to, ((above, middle), below)) in to.iter_mut().zip(above.zip(middle).zip(below)) {
@@ -87,7 +87,7 @@ fn split(plane: usize, image: &mut [u8]) -> Option<(&mut [u8], &mut [u8], &mut [
     Some((red, green, blue))
 }
 
-/// A pixel in grey (ITU-R BT.601, cut off).
+/// A pixel in grey (ITU-R BT.601, truncated).
 fn luminance(red: u8, green: u8, blue: u8) -> u8 {
     (0.2989 * f32::from(red) + 0.587 * f32::from(green) + 0.114 * f32::from(blue)) as u8
 }

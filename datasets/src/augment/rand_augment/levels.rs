@@ -1,4 +1,4 @@
-//! Posterize, solarize, auto-contrast and equalize: every value of a channel is looked up anew.
+//! Posterize, solarize, auto-contrast and equalize: map every value of a channel.
 
 /// Sets the lowest `bits` of every value to 0.
 pub(super) fn posterize(bits: u32, image: &mut [u8]) {
@@ -8,7 +8,7 @@ pub(super) fn posterize(bits: u32, image: &mut [u8]) {
     }
 }
 
-/// Inverts the values that are not below `threshold`.
+/// Inverts the values from `threshold` on.
 pub(super) fn solarize(threshold: f32, image: &mut [u8]) {
     for value in image {
         if f32::from(*value) >= threshold {
@@ -17,7 +17,7 @@ pub(super) fn solarize(threshold: f32, image: &mut [u8]) {
     }
 }
 
-/// Stretches the range of each plane to 0..=255; a plane of one value stays.
+/// Stretches the range of each plane to 0..=255; a plane with a single value stays.
 pub(super) fn auto_contrast(plane: usize, image: &mut [u8]) {
     for plane in image.chunks_exact_mut(plane) {
         let (low, high) = plane.iter().fold((255, 0), |(low, high), &value| {
@@ -33,8 +33,8 @@ pub(super) fn auto_contrast(plane: usize, image: &mut [u8]) {
     }
 }
 
-/// Levels the histogram of each plane, as Pillow's `ImageOps.equalize` does: a value becomes the
-/// number of lower values in units of one 255th of all but the highest ones.
+/// Equalizes the histogram of each plane, as Pillow's `ImageOps.equalize`: a value becomes the
+/// number of lower values, in units of a 255th of all but the highest ones.
 pub(super) fn equalize(plane: usize, image: &mut [u8]) {
     for plane in image.chunks_exact_mut(plane) {
         let mut counts = [0_usize; 256];

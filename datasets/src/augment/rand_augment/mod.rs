@@ -1,8 +1,9 @@
 //! RandAugment: a few operations of one strength, drawn for every image.
 //!
-//! The operations are torchvision's on tensors of bytes, to the bit except where its f32 arithmetic
-//! decides by its last bit: sources exactly between two pixels, and values of a stretched range and
-//! the outermost pixels of a sharpened image, which it sometimes lowers by one.
+//! The operations are torchvision's on byte tensors, to the bit. They differ only where
+//! torchvision's f32 arithmetic decides by its last bit: sources exactly between two pixels, and
+//! values of a stretched range and outermost pixels of a sharpened image, which it sometimes lowers
+//! by one.
 
 mod affine;
 mod blend;
@@ -20,19 +21,19 @@ use affine::Affine;
 /// Cubuk et al. 2019, <https://arxiv.org/abs/1909.13719>.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct RandAugment {
-    /// Operations per image, each drawn anew.
+    /// Number of operations per image, each drawn anew.
     pub(super) operations: u8,
-    /// Their strength, of [`MAX_MAGNITUDE`].
+    /// Their strength, out of [`MAX_MAGNITUDE`].
     pub(super) magnitude: u8,
 }
 
-/// The greatest strength; the least is 0.
+/// Greatest strength; the least is 0.
 pub(super) const MAX_MAGNITUDE: u8 = 30;
 
-/// What is done to an image; the comments say how far at the greatest magnitude.
+/// Operations on an image; the comments give their extent at the greatest magnitude.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Nothing.
+    /// No change.
     Identity,
     /// 0.3 columns per row, to either side; the top left corner stays.
     ShearX,
@@ -44,23 +45,23 @@ pub(super) enum Operation {
     TranslateY,
     /// 30 degrees around the centre, in either direction.
     Rotate,
-    /// Mixed with black by 0.9, or that much away from it.
+    /// Blended with black by 0.9, or moved that much away from it.
     Brightness,
-    /// Mixed with its grey version by 0.9, or that much away from it.
+    /// Blended with its grey version by 0.9, or moved that much away from it.
     Color,
-    /// Mixed with its mean grey by 0.9, or that much away from it.
+    /// Blended with its mean grey by 0.9, or moved that much away from it.
     Contrast,
-    /// Mixed with a smoothed version by 0.9, or that much away from it.
+    /// Blended with a smoothed version by 0.9, or moved that much away from it.
     Sharpness,
     /// 4 of the 8 bits remain.
     Posterize,
-    /// Values from 0 on are inverted (at magnitude 0, from 255 on).
+    /// Inverts values from 0 on (at magnitude 0, from 255 on).
     Solarize,
-    /// The range of each channel is stretched to 0..=255.
+    /// Stretches the range of each channel to 0..=255.
     AutoContrast,
-    /// The histogram of each channel is levelled.
+    /// Equalizes the histogram of each channel.
     Equalize,
-    /// All values are inverted; no operation of RandAugment, but one of AutoAugment.
+    /// Inverts all values; part of AutoAugment, not of RandAugment.
     Invert,
 }
 
@@ -84,7 +85,7 @@ const OPERATIONS: [Operation; 14] = [
 ];
 
 impl Operation {
-    /// Whether its strength has a direction, each taken with probability 1/2.
+    /// Whether its strength has a direction; each one has probability 1/2.
     pub(super) fn is_signed(self) -> bool {
         !matches!(
             self,
@@ -123,7 +124,7 @@ impl Change<Pixels> for RandAugment {
     }
 }
 
-/// Changes the image by `operation`; a negative magnitude means the other direction.
+/// Applies `operation` to the image; a negative magnitude means the other direction.
 pub(super) fn run(operation: Operation, magnitude: f32, shape: ImageShape, pixels: &mut Pixels) {
     let of = |greatest: f32| greatest / f32::from(MAX_MAGNITUDE) * magnitude;
     let translation = |length: usize| of(150.0 / 331.0 * length as f32).trunc();

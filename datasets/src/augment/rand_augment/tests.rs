@@ -1,4 +1,5 @@
-//! Every operation against torchvision 0.29 (`transforms.autoaugment._apply_op` on a uint8 tensor).
+//! Compares every operation with torchvision 0.29 (`transforms.autoaugment._apply_op` on a uint8
+//! tensor).
 
 use super::*;
 use proptest::prelude::*;
@@ -105,7 +106,7 @@ fn levels_are_torchvisions() {
         117, 149, 181, 213, 245,  175, 215, 255, 13, 52,  234, 0, 47, 94, 141,  10, 65, 120, 175, 230,
         189, 222, 255, 0, 32,  249, 2, 42, 83, 123,  21, 69, 117, 166, 214,  80, 137, 193, 249, 17,
     ]);
-    // Too few pixels to level.
+    // Too few pixels to equalize.
     check(Equalize, 9.0, IMAGE);
 }
 
@@ -163,7 +164,7 @@ proptest! {
         let operation = OPERATIONS[index];
         let magnitude = if operation.is_signed() { magnitude } else { magnitude.abs() };
         let result = changed(operation, magnitude, SHAPE, &[value; 60]);
-        // A mixture may lose 1 where it is cut off.
+        // Truncation of a blend may lose 1.
         prop_assert!(result.iter().all(|&other| other.abs_diff(result[0]) <= 1));
     }
 }

@@ -130,7 +130,7 @@ impl Source {
     }
 }
 
-/// Fails if one of `values` is NaN: a model with it would only compute NaN.
+/// Fails if one of `values` is NaN or infinite: a model with it would compute only NaN.
 fn finite(values: Vec<f32>) -> Result<Vec<f32>, String> {
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(values),
