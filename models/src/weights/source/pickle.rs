@@ -148,7 +148,7 @@ impl Pickle {
         items.iter().map(|id| key(&self.objects[*id])).collect()
     }
 
-    /// The root as an integer.
+    /// The root, if it is an integer.
     pub(super) fn int(&self) -> Option<i64> {
         match self.objects[self.root] {
             Object::Int(value) => Some(value),
