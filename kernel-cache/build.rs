@@ -1,6 +1,6 @@
-//! Makes the library that stands in for `libnvrtc.so`, all of whose functions jump to where a table
-//! says. Rust makes no libraries within a crate; C does. Without a C compiler, or for systems whose
-//! loader has other rules, there is none, and nothing is kept.
+//! Builds the library that stands in for `libnvrtc.so`; each of its functions jumps to an address
+//! in a table. A Rust crate cannot contain a library, but C can be compiled to one. Without a C
+//! compiler, or for systems with other loader rules, there is none, and nothing is cached.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,7 @@ fn main() {
     println!("cargo::rerun-if-changed=src/functions.rs");
     println!("cargo::rustc-check-cfg=cfg(stand_in)");
     let of_target = |name: &str| env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
-    // glibc takes a library that is loaded already for one that is asked for, if it calls itself
-    // so.
+    // glibc takes a loaded library for a requested one if its soname matches.
     let known = of_target("OS") == "linux"
         && of_target("ENV") == "gnu"
         && !of_target("FEATURE").contains("crt-static")
@@ -57,9 +56,8 @@ fn make(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// Arguments are pointers and numbers, at most six, all of which 64-bit processors take in
-/// registers: more than a function has are harmless, and its result is in the register of a longer
-/// one.
+/// Arguments are pointers and numbers, at most six, which 64-bit CPUs pass in registers. Extra
+/// arguments are harmless, and the result is in the register of a longer one.
 fn text() -> String {
     let mut text = format!(
         "typedef long word;\n\

@@ -1,6 +1,6 @@
-//! The functions of NVRTC that look whether a program is known. NVIDIA's library has every program
-//! too, so that all else can be asked of it; one that was found is compiled there only when
-//! something other than its PTX is wanted.
+//! The functions of NVRTC that look up programs in the cache. NVIDIA's library has every program
+//! too, so it can answer all other calls. It compiles a cached program only if something other than
+//! its PTX is requested.
 #![allow(unsafe_code)] // Are called from C, and call it.
 
 use std::borrow::Cow;
@@ -16,18 +16,18 @@ use crate::{headers, kept};
 const INVALID_INPUT: Code = 3;
 const NOT_THERE: Code = 11;
 
-/// What this process compiles with, and where that is kept.
+/// The compiler of this process, and the folder of its cache.
 pub(crate) struct Cache {
     nvrtc: Nvrtc,
     folder: PathBuf,
     programs: Mutex<HashMap<usize, State>>,
 }
 
-/// A program of which the library does not know all.
+/// A program that is not fully known to the library.
 enum State {
-    /// It was not compiled, and may be kept.
+    /// Not compiled yet, and cacheable.
     Written { text: CString, name: CString },
-    /// It was compiled by another process, or before, with these options.
+    /// Compiled before, by this or another process, with these options.
     Kept {
         options: Vec<CString>,
         ptx: Arc<[u8]>,
@@ -50,7 +50,7 @@ impl Cache {
         self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a function of the table does: one of those below, or NVIDIA's.
+    /// The function for the table: one of those below, or NVIDIA's.
     pub fn function(&self, name: &str) -> *const () {
         match name {
             "nvrtcCreateProgram" => create as Create as *const (),
@@ -69,7 +69,7 @@ impl Cache {
         }
     }
 
-    /// What is kept of a program, if that was found.
+    /// The cached result of a program, if found.
     fn kept(&self, program: Program) -> Option<(Vec<CString>, Arc<[u8]>)> {
         match self.programs().get(&(program as usize)) {
             Some(State::Kept { options, ptx }) => Some((options.clone(), ptx.clone())),
@@ -81,7 +81,7 @@ impl Cache {
         self.kept(program).map(|(_, ptx)| ptx)
     }
 
-    /// Has the library know what it is asked for.
+    /// Makes the library compile a cached program, for other requests.
     fn compile_kept(&self, program: Program) -> Result<(), Code> {
         if let Some((options, _)) = self.kept(program) {
             self.nvrtc.compile(program, &options)?;
@@ -90,8 +90,8 @@ impl Cache {
         Ok(())
     }
 
-    /// What no other program has, nor this one with other options, headers or another compiler.
-    /// None if nothing says what it is made of.
+    /// A key that differs for every program, set of options, headers and compiler. `None` if the
+    /// inputs of the program are unknown.
     fn key(&self, text: &CStr, name: &CStr, options: &[CString]) -> Option<blake3::Hash> {
         let (major, minor) = self.nvrtc.version;
         let mut hasher = blake3::Hasher::new();
@@ -109,7 +109,7 @@ impl Cache {
     }
 }
 
-/// Nobody calls these before the cache is set: it is what puts them into the table.
+/// The cache is always set: setting it puts these functions into the table.
 fn with(work: impl FnOnce(&'static Cache) -> Result<(), Code>) -> Code {
     let done = CACHE.get().ok_or(NOT_THERE).and_then(work);
     done.map_or_else(|code| code, |()| 0)
@@ -137,7 +137,7 @@ unsafe extern "C" fn create(
     names: *const *const c_char,
 ) -> Code {
     with(|cache| {
-        // SAFETY: what this function was called with.
+        // SAFETY: the arguments of this function.
         checked(unsafe { (cache.nvrtc.create)(out, text, name, headers, texts, names) })?;
         // SAFETY: the library has accepted the texts, and written a program.
         let (text, name, program) = unsafe { (copied(text), copied(name), *out) };
@@ -150,11 +150,11 @@ unsafe extern "C" fn create(
     })
 }
 
-/// Names that are to be looked up afterwards are in the library only.
+/// Names to look up later are only in the library.
 unsafe extern "C" fn add_name(program: Program, name: *const c_char) -> Code {
     with(|cache| {
         cache.programs().remove(&(program as usize));
-        // SAFETY: what this function was called with.
+        // SAFETY: the arguments of this function.
         checked(unsafe { (cache.nvrtc.name)(program, name) })
     })
 }
@@ -165,10 +165,10 @@ unsafe extern "C" fn compile(
     options: *const *const c_char,
 ) -> Code {
     with(|cache| {
-        // All that the library knows itself is asked of it.
+        // A program that the library knows is passed on to it.
         let state = cache.programs().remove(&(program as usize));
         let Some(State::Written { text, name }) = state else {
-            // SAFETY: what this function was called with.
+            // SAFETY: the arguments of this function.
             return checked(unsafe { (cache.nvrtc.compile)(program, count, options) });
         };
         let count = usize::try_from(count).map_err(|_| INVALID_INPUT)?;
@@ -200,15 +200,15 @@ unsafe extern "C" fn compile(
 unsafe extern "C" fn destroy(program: *mut Program) -> Code {
     with(|cache| {
         if !program.is_null() {
-            // SAFETY: a place with a program.
+            // SAFETY: a pointer to a program.
             cache.programs().remove(&(unsafe { *program } as usize));
         }
-        // SAFETY: what this function was called with.
+        // SAFETY: the arguments of this function.
         checked(unsafe { (cache.nvrtc.destroy)(program) })
     })
 }
 
-/// Copies to where a caller has room for what it was told.
+/// Copies bytes to a caller's buffer, whose size the caller was told.
 ///
 /// # Safety
 /// `out` has room for `bytes`, or is null.
@@ -216,16 +216,15 @@ unsafe fn put(bytes: &[u8], out: *mut c_void) -> Result<(), Code> {
     if out.is_null() {
         return Err(INVALID_INPUT);
     }
-    // SAFETY: as above; they do not overlap, as ours is ours.
+    // SAFETY: as above; they do not overlap, because `bytes` is ours.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), out.cast(), bytes.len()) };
     Ok(())
 }
 
-/// Writes what `of` makes of the PTX that is kept of a program, or has the library write what it
-/// has.
+/// Writes the result of `of` for a program's cached PTX, or lets the library write its own.
 ///
 /// # Safety
-/// The program is one of the library's, and `out` has room for that.
+/// The program belongs to the library, and `out` has room for the result.
 unsafe fn put_or(
     program: Program,
     out: *mut c_void,
@@ -243,13 +242,13 @@ unsafe fn put_or(
 macro_rules! of_kept {
     ($($function:ident: $of:expr,)*) => {
         $(unsafe extern "C" fn $function(program: Program, out: *mut c_void) -> Code {
-            // SAFETY: what this function was called with.
+            // SAFETY: the arguments of this function.
             unsafe { put_or(program, out, $of, |nvrtc| nvrtc.$function) }
         })*
     };
 }
 
-// Of a program that is kept there is nothing to say.
+// A cached program has an empty log.
 of_kept! {
     ptx_size: |ptx| ptx.len().to_ne_bytes().to_vec().into(),
     ptx: |ptx| ptx.into(),
@@ -265,12 +264,12 @@ macro_rules! of_compiled {
                 cache.compile_kept(program)?;
                 // SAFETY: the type is that of the function of this name in nvrtc.h.
                 let function: Get = unsafe { std::mem::transmute(function) };
-                // SAFETY: what this function was called with.
+                // SAFETY: the arguments of this function.
                 checked(unsafe { function(program, out) })
             })
         })*
 
-        /// A function that wants something which is not kept.
+        /// A function that needs something that is not cached.
         fn of_compiled(name: &str) -> Option<Get> {
             match name {
                 $($name => Some($function),)*

@@ -1,5 +1,5 @@
-//! The folder of compiled kernels. A GPU runs what lies in it, so only this user, or root, may have
-//! written it.
+//! The folder of compiled kernels. A GPU runs its contents, so only this user or root may have
+//! written them.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -14,14 +14,14 @@ use rustix::io::Errno;
 const FOLDER_MODE: u32 = 0o700;
 /// Only this user reads and writes a file.
 const FILE_MODE: u32 = 0o600;
-/// A group or others may write.
+/// Group or others may write.
 const SHARED: u32 = 0o022;
 
-/// Opens the folder at `path`, which is made if it is not there.
+/// Opens the folder at `path`, and creates it if necessary.
 ///
 /// # Errors
-/// What the system says; [`io::ErrorKind::PermissionDenied`] if somebody else may have put
-/// something into it.
+/// Returns the system's error; [`io::ErrorKind::PermissionDenied`] if others may have put something
+/// into it.
 pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
     match existing(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -35,7 +35,7 @@ pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
 
 /// Opens the folder at `path`; errors as [`open`].
 pub(crate) fn existing(path: &Path) -> io::Result<OwnedFd> {
-    // With a slash at its end a link would be followed.
+    // With a trailing slash a link would be followed.
     let path: PathBuf = path.components().collect();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder =
@@ -55,8 +55,8 @@ pub(crate) fn existing(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens the file `name` in `folder` for reading and writing, or for reading alone where the system
-/// allows no more. It is made if it is not there, and anew if somebody else may have written it.
+/// Opens the file `name` in `folder` for reading and writing, or read-only if the system allows no
+/// more. Creates it if necessary, and recreates it if others may have written it.
 pub(crate) fn file(folder: &OwnedFd, name: &str) -> io::Result<File> {
     match own_file(folder, name) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -68,7 +68,7 @@ pub(crate) fn file(folder: &OwnedFd, name: &str) -> io::Result<File> {
 }
 
 fn own_file(folder: &OwnedFd, name: &str) -> io::Result<File> {
-    // A pipe would keep who opens it waiting.
+    // Opening a pipe would block.
     let safe = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let mode = Mode::from_raw_mode(FILE_MODE);
     let opened = openat(folder, name, safe | OFlags::RDWR | OFlags::CREATE, mode)
@@ -88,7 +88,7 @@ fn own_file(folder: &OwnedFd, name: &str) -> io::Result<File> {
     }
 }
 
-/// Who else may have written a file or a folder.
+/// Others who may have written a file or a folder.
 fn strangers(stat: &Stat) -> Option<String> {
     let own = rustix::process::geteuid().as_raw();
     if ![own, 0].contains(&stat.st_uid) {
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_folder_of_another_user_is_refused() {
-        // Only root can give a folder away; root's own is everybody's example elsewhere.
+        // Only root can give a folder away; elsewhere root's own is an example.
         if !rustix::process::geteuid().is_root() {
             open(Path::new("/usr")).unwrap();
             return;

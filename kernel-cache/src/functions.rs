@@ -1,5 +1,5 @@
-// All functions of NVRTC, 11 to 13 (<https://docs.nvidia.com/cuda/nvrtc/>). Their places here are
-// those in the table of the stand-in, which the build script makes.
+// All functions of NVRTC, 11 to 13 (<https://docs.nvidia.com/cuda/nvrtc/>). Their indices are those
+// in the table of the stand-in, which the build script makes.
 const FUNCTIONS: [&str; 28] = [
     "nvrtcAddNameExpression",
     "nvrtcCompileProgram",

@@ -1,5 +1,5 @@
-//! Which headers a program is compiled with: folders have other names on other machines, and what
-//! is in a folder may change.
+//! Identifies the headers that a program is compiled with: folders have other names on other
+//! machines, and their contents may change.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use crate::nvrtc::digest;
 
 const FOLDER: &[u8] = b"--include-path=";
 
-/// How options begin that have files read.
+/// Prefixes of options that read files.
 const READING: [&[u8]; 7] = [
     b"-I",
     b"-include",
@@ -22,11 +22,11 @@ const READING: [&[u8]; 7] = [
     b"--use-pch",
 ];
 
-/// What names the version of all headers in a folder, or in that which it is part of, as `cccl` is.
+/// Files with the version of all headers in a folder, or in its parent, as for `cccl`.
 const OF_ALL: [&str; 2] = ["cuda.h", "../cuda.h"];
 
-/// Adds an option: of a folder with CUDA's headers not its name, but what says of which version
-/// they are. False if nothing says what the option has read.
+/// Hashes an option. For a folder with CUDA's headers it hashes their version instead of the path.
+/// False if it is unknown what the option has read.
 pub(crate) fn hash(option: &CStr, hasher: &mut Hasher) -> bool {
     let bytes = option.to_bytes();
     if let Some((name, digest)) = bytes.strip_prefix(FOLDER).and_then(version) {

@@ -1,4 +1,4 @@
-//! What was compiled before, one file for each program, for all processes that see the folder.
+//! Compiled programs, one file each, for all processes that see the folder.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -12,20 +12,21 @@ use rustix::io::Errno;
 
 use crate::folder;
 
-/// Bytes of the digest that a file starts with.
+/// Bytes of the digest at the start of a file.
 const DIGEST: usize = blake3::OUT_LEN;
 
-/// Bytes that no kernel has. Whatever takes more is none.
+/// Largest kernel; anything larger is not a kernel.
 const LARGEST: u64 = 64 << 20;
 
-/// How long who comes second waits for who compiles: longer than any kernel takes, but not for
-/// ever, as that process may have been stopped. Who has waited in vain never waits again.
+/// How long a process waits for another one that compiles the same program: longer than any kernel
+/// takes, but not for ever, as the other may have been stopped. A process that has waited in vain
+/// never waits again.
 const WAIT: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What is kept in `folder` under `key`, or else what `compile` makes, which is kept then. Who
-/// comes while another process compiles it waits for that. What fails is not kept, and a folder
-/// that cannot be used costs one warning.
+/// Returns the cached result for `key` in `folder`, or caches that of `compile`. Waits while
+/// another process compiles the same. Errors are not cached, and an unusable folder costs one
+/// warning.
 pub(crate) fn or_compiled<E>(
     folder: &Path,
     key: &blake3::Hash,
@@ -56,10 +57,9 @@ fn warn(folder: &Path, error: &io::Error) {
     });
 }
 
-/// The file, which nobody else has until it is closed, or its process ends. Where files cannot be
-/// locked it is anybody's; what two of them have mixed up in it is noticed by who reads it. Where
-/// they can only be read, who finds nothing will be told when it writes. Nobody but this user, and
-/// root, can have written it.
+/// Opens and locks the file until it is closed or its process ends. If files cannot be locked, two
+/// processes may mix up its contents, which a reader detects. If they are read-only, a writer gets
+/// an error. Only this user and root can have written it.
 fn open(folder: &Path, key: &blake3::Hash) -> io::Result<File> {
     let folder = folder::open(folder)?;
     let file = folder::file(&folder, &format!("{}.ptx", key.to_hex()))?;
@@ -74,7 +74,7 @@ fn open(folder: &Path, key: &blake3::Hash) -> io::Result<File> {
     Ok(file)
 }
 
-/// What a file holds, if it was written to its end.
+/// The content of a file, if it is complete.
 fn read(file: &mut File) -> io::Result<Option<Vec<u8>>> {
     let mut all = Vec::new();
     file.take(LARGEST).read_to_end(&mut all)?;
@@ -194,7 +194,7 @@ mod tests {
         allow(folder.path(), 0o755);
     }
 
-    /// Whoever can write to the folder would have the GPU run code of theirs.
+    /// Whoever can write to the folder could make the GPU run their code.
     #[test]
     fn a_folder_that_others_can_write_gives_nothing_and_takes_nothing() {
         use std::os::unix::fs::PermissionsExt;

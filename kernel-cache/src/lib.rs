@@ -30,52 +30,53 @@ mod stand_in;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Why nothing is kept.
+/// The reason why nothing is cached.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody wants it, or there is no place for it.
+    /// The cache is turned off, or no folder is known for it.
     #[error("BURN_DIST_KERNELS is off, or there is no home folder")]
     NoFolder,
-    /// This system's loader has other rules, or there was no C compiler when the program was built.
+    /// The system's loader has other rules, or no C compiler was found when the program was built.
     #[error(
         "this program was built without support for a kernel cache (docs/internals/kernel-cache.md)"
     )]
     NotBuilt,
-    /// NVIDIA's compiler is not here.
+    /// NVIDIA's compiler was not found.
     #[error("libnvrtc.so was not found")]
     NoCompiler,
-    /// The folder is not this user's alone: compiled kernels are code.
+    /// Others can write to the folder, and compiled kernels are code.
     #[error("{}: {reason}. Set BURN_DIST_KERNELS to another folder", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Whose it may be.
+        /// Its possible owners.
         reason: String,
     },
-    /// Something in this process has compiled before, and goes on as it has begun.
+    /// This process has compiled something before, and continues without the cache.
     #[error("libnvrtc.so was already loaded")]
     Late,
-    /// The library or the one in its place could not be loaded.
+    /// NVIDIA's library, or the one in its place, could not be loaded.
     #[error("{what}: {reason}")]
     Library {
-        /// Which, or what was tried with it.
+        /// The library, or the operation.
         what: String,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
 }
 
-/// Keeps what NVRTC compiles from now on in this process, for it and for all that come later, on
-/// any machine that shares the folder, and returns that: the one that `BURN_DIST_KERNELS` names,
-/// unless that is `off`, or `burn-dist/kernels` in the user's cache (`$XDG_CACHE_HOME`,
-/// `~/.cache`). To be called before anything is compiled; a second call changes nothing.
+/// Caches what NVRTC compiles in this process from now on, and returns the cache's folder.
 ///
-/// The folder is made for this user alone. One that cannot be used costs a warning, and what is in
-/// it the time to compile it again. One that others own or can write to is refused: the GPU runs
-/// what lies in it.
+/// The folder serves all later processes, on any machine that shares it. It is the one in
+/// `BURN_DIST_KERNELS` (`off` turns the cache off), or `burn-dist/kernels` in the user's cache
+/// folder (`$XDG_CACHE_HOME`, `~/.cache`). Call this before anything is compiled; a second call
+/// changes nothing.
+///
+/// The folder is created for this user only. An unusable one costs a warning and the time to
+/// compile. One that others own or can write to is refused, because the GPU runs its contents.
 ///
 /// # Errors
-/// Why nothing is kept, which is as if this had not been called.
+/// Returns the reason why nothing is cached. The process then works as without this call.
 pub fn keep() -> Result<PathBuf, Error> {
     let folder = folder(std::env::var_os("BURN_DIST_KERNELS"), dirs::cache_dir());
     let folder = folder.ok_or(Error::NoFolder)?;
@@ -87,7 +88,7 @@ pub fn keep() -> Result<PathBuf, Error> {
     Err(Error::NotBuilt)
 }
 
-/// A folder that is not there yet will be made when something is kept.
+/// A missing folder is created when something is cached.
 #[cfg(stand_in)]
 fn refuse_shared(path: &std::path::Path) -> Result<(), Error> {
     match folder::existing(path) {

@@ -1,4 +1,4 @@
-//! Puts a library into this process that the system takes for `libnvrtc.so`.
+//! Loads a library that the system takes for `libnvrtc.so`.
 #![allow(unsafe_code)] // Loads a library, and writes into its table.
 
 use std::fs::File;
@@ -16,13 +16,13 @@ use crate::nvrtc::{Nvrtc, find, of};
 
 include!("functions.rs");
 
-/// What the build script has made.
+/// The library from the build script.
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvrtc.so"));
 
-/// Under which name it is found.
+/// The name under which it is found.
 const NAME: &str = "libnvrtc.so";
 
-/// Where its functions jump to.
+/// Addresses that its functions jump to.
 type Table = [*const (); FUNCTIONS.len()];
 
 /// See [`crate::keep`].
@@ -32,8 +32,8 @@ pub(crate) fn put_in_place(folder: &Path) -> Result<(), Error> {
     if *done {
         return Ok(());
     }
-    // The system takes the first of all that have the name, so that NVIDIA's comes after, by its
-    // file.
+    // The system takes the first library with the name, so NVIDIA's is loaded afterwards, by its
+    // path.
     let path = find()?;
     let stand_in = load()?;
     let table = table_of(&stand_in)?;
@@ -46,7 +46,7 @@ pub(crate) fn put_in_place(folder: &Path) -> Result<(), Error> {
     let functions = FUNCTIONS.map(|name| cache.function(name));
     // SAFETY: it is as long as the list that it was made from, and nobody else has the library yet.
     unsafe { *table = functions };
-    // What fails above unloads it again. Here it stays for as long as the process lives.
+    // An error above unloads it again. Here it stays for the rest of the process.
     std::mem::forget(stand_in);
     *done = true;
     Ok(())
@@ -63,7 +63,7 @@ fn load() -> Result<Library, Error> {
 }
 
 fn table_of(library: &Library) -> Result<*mut Table, Error> {
-    // SAFETY: an address is taken, and nothing read.
+    // SAFETY: takes an address and reads nothing.
     let table = unsafe { library.get::<*mut Table>(b"kernel_cache_functions") };
     let table = table.map_err(|error| of(NAME, &error))?;
     // SAFETY: as above.

@@ -1,7 +1,6 @@
-//! What a process compiles that loads `libnvrtc.so` by its name, as cudarc does, of a compiler that
-//! counts: with NVIDIA's own all tests on CUDA in software do the same. The system reads where
-//! libraries are when a process begins, so each scenario is a process, which is this program once
-//! more.
+//! Counts what a process compiles if it loads `libnvrtc.so` by its name, as cudarc does. The
+//! compiler is one that counts; all CUDA tests in software do the same with NVIDIA's own. The
+//! system reads library paths when a process begins, so each scenario is a process of this program.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code)] // Calls C functions.
 #![allow(clippy::undocumented_unsafe_blocks)] // All are those of nvrtc.c, or of NVRTC, with arguments of their types.
@@ -36,7 +35,7 @@ impl Place {
         self.0.path().join("a/kept")
     }
 
-    /// Runs a scenario in a process, and returns what was compiled in it.
+    /// Runs a scenario in a process, and returns what it compiled.
     fn run(&self, scenario: &str) -> Vec<String> {
         let file = self.0.path().join("compiled");
         let _ = std::fs::remove_file(&file);
@@ -55,7 +54,7 @@ impl Place {
     }
 }
 
-/// The library, as somebody has it who knows nothing of this crate.
+/// The library, as seen by code that knows nothing of this crate.
 struct Nvrtc(Library);
 
 type Program = *mut c_void;
@@ -100,7 +99,7 @@ impl Nvrtc {
         unsafe { compile(program, pointers.len() as c_int, pointers.as_ptr()) }
     }
 
-    /// What a program has, such as `PTX`, or a code.
+    /// A result of a program, such as `PTX`, or an error code.
     fn get(&self, what: &str, program: Program) -> Result<String, c_int> {
         type Get = unsafe extern "C" fn(Program, *mut c_void) -> c_int;
         let checked = |code| if code == 0 { Ok(()) } else { Err(code) };
@@ -130,7 +129,7 @@ impl Nvrtc {
     }
 }
 
-/// What a process does that was started for it; nothing in any other.
+/// Runs a scenario in a process started for it; does nothing in others.
 #[test]
 fn scenario() {
     let Ok(scenario) = std::env::var(SCENARIO) else {
@@ -194,7 +193,7 @@ fn scenario() {
             let words: unsafe extern "C" fn(c_int) -> *const c_char =
                 nvrtc.call("nvrtcGetErrorString");
             assert_eq!(unsafe { CStr::from_ptr(words(1)) }, c"wrong");
-            // Of a newer version than this compiler.
+            // From a newer version than this compiler.
             let heap: unsafe extern "C" fn(*mut usize) -> c_int = nvrtc.call("nvrtcGetPCHHeapSize");
             assert_ne!(unsafe { heap(&mut 0) }, 0);
         }
@@ -237,7 +236,7 @@ fn programs_are_compiled_once_for_all_processes() {
     let place = Place::new(&[]);
     assert_eq!(place.run("compile"), ["a", "a", "b"]);
     assert_eq!(place.run("compile"), [""; 0]);
-    // Kept by another compiler.
+    // Cached by another compiler.
     let other = Place::new(&["-DOTHER", "-g"]);
     std::fs::create_dir(other.0.path().join("a")).unwrap();
     std::fs::rename(place.kept(), other.kept()).unwrap();
@@ -275,7 +274,7 @@ fn everything_else_is_done_by_the_library_itself() {
 
 #[test]
 fn who_has_compiled_before_goes_on_as_it_was() {
-    // Under the name that is looked for first, by which the system would find it again.
+    // Under the name that is tried first, by which the system would find it again.
     let place = Place::new(&[]);
     let library = place.0.path().join("libnvrtc.so");
     std::fs::rename(place.0.path().join("libnvrtc.so.13"), library).unwrap();
