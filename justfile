@@ -31,6 +31,9 @@ lint:
     cargo fmt --all --check
     cargo clippy --release --workspace --all-targets -- -D warnings
 
+book:
+    scripts/docs.py
+
 doc:
     RUSTDOCFLAGS='-D warnings' cargo doc --release --no-deps --workspace
 

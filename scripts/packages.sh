@@ -53,24 +53,8 @@ print(f"packages.sh: no dependency wants a newer Rust than {least}", file=sys.st
 # --- licences and sources ----------------------------------------------------------------------------
 
 deny_version=0.20.2
-deny_folder=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/cargo-deny
 
-# Prints the program; installs it, outside the checkout, if it is nowhere.
-cargo_deny() {
-  local seconds=${CARGO_DENY_SECONDS:-600}
-  command -v cargo-deny && return
-  if [[ ! -x $deny_folder/bin/cargo-deny ]]; then
-    ((seconds > 0)) || return 1
-    say "installing cargo-deny $deny_version into $deny_folder"
-    # A debug build takes half as long, and the check is done in seconds all the same.
-    (cd / && CARGO_TARGET_DIR=$deny_folder/target timeout -k 10 "$seconds" cargo install cargo-deny --quiet --locked \
-      --version "$deny_version" --debug --no-default-features --root "$deny_folder") >&2 || return 1
-    rm -rf "$deny_folder/target"
-  fi
-  echo "$deny_folder/bin/cargo-deny"
-}
-
-if deny=$(cargo_deny); then
+if deny=$(scripts/cargo-tool.sh cargo-deny "$deny_version" "${CARGO_DENY_SECONDS:-600}"); then
   "$deny" --log-level warn check --hide-inclusion-graph licenses bans sources >&2
   say 'licences, bans and sources of the dependencies pass'
 else
