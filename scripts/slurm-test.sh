@@ -702,6 +702,40 @@ killed_node_under() {
 killed_node() { killed_node_under plain none; }
 killed_node_of_openmpi() { killed_node_under openmpi pmix; }
 
+# --- the commands of the documentation ----------------------------------------------------------------------
+
+# The `sh,slurm` blocks of README.md and docs/, as a user types them. Every job gets two nodes with two tasks each, whatever
+# the page asks for, and small-trainer.sh makes its training short.
+documented_commands() {
+  local bin=$work/bin program page place
+  mkdir "$bin"
+  ln -s "$PWD/scripts/small-trainer.sh" "$bin/trainer"
+  for program in srun sbatch salloc; do
+    {
+      printf '#!/bin/bash\noptions=()\n'
+      # shellcheck disable=SC2016
+      printf 'while [[ ${1:-} == -* ]]; do options+=("$1"); shift; done\n'
+      printf 'exec %s "${options[@]}" --nodes=2 --ntasks=4 --ntasks-per-node=2 --gpus-per-node=2 ' "$(command -v "$program")"
+      # shellcheck disable=SC2016
+      printf '%s"$@"\n' "$([[ $program != sbatch ]] || echo '--cpus-per-task=1 --wait ')"
+    } >"$bin/$program"
+    chmod +x "$bin/$program"
+  done
+  for page in $(scripts/docs.py --blocks sh,slurm); do
+    place=$work/documented/$page
+    mkdir -p "$place/target/release"
+    ln -s "$PWD/configs" "$PWD/scripts" "$place"
+    ln -s "$bin/trainer" "$place/target/release/trainer"
+    scripts/docs.py --blocks sh,slurm "$page" >"$place/commands"
+    echo "--- $page"
+    (cd "$place" && timeout -k 5 180 "$OLDPWD/$cluster" exec env -u CARGO_TARGET_DIR PATH="$bin:$PATH" \
+      REAL_TRAINER="$folder/trainer-plain" SMALL_DATA=generated bash -eu commands) 2>&1 </dev/null |
+      tee "$place/said"
+    cat "$place"/*.log 2>/dev/null >>"$place/said" || true
+    grep -q '4 ranks on 2 nodes, started by slurm' "$place/said" || { echo "no training on two nodes"; return 1; }
+  done
+}
+
 # --- all of them --------------------------------------------------------------------------------------------
 
 "$cluster" start 4
@@ -736,6 +770,7 @@ check warned_before_the_time_limit
 check script_that_is_told
 check element_of_an_array
 check wrappers
+check documented_commands
 check killed_rank
 check_with openmpi killed_rank_of_openmpi
 check_with mpich killed_rank_of_mpich
