@@ -1,6 +1,6 @@
-//! Attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>), one head of one batch
-//! element at a time, so that its scores stay in the second-level cache. The backward pass computes
-//! the probabilities again, which is faster than to write and read them.
+//! Attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>). It computes one head of one
+//! batch element at a time, so that the scores stay in the L2 cache. The backward pass recomputes
+//! the probabilities, which is faster than storing and loading them.
 
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::bf16::{small, source::Source};
@@ -12,28 +12,28 @@ use crate::error::{KernelError, length, volume};
 
 const OP: &str = "attention";
 
-/// Shape of a multi-head self-attention, and the numbers of its products.
+/// Shape of a multi-head self-attention, and the precision of its products.
 ///
-/// Query, key and value come as one tensor \[batch, tokens, 3, heads, depth\], the result is
-/// \[batch, tokens, heads, depth\].
+/// Query, key and value are one tensor \[batch, tokens, 3, heads, depth\]; the result is \[batch,
+/// tokens, heads, depth\].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attention {
-    /// Sequences.
+    /// Number of sequences.
     pub batch: usize,
     /// Tokens per sequence.
     pub tokens: usize,
-    /// Heads.
+    /// Number of heads.
     pub heads: usize,
     /// Elements per head.
     pub depth: usize,
     /// Factor of the scores, usually `1 / √depth`.
     pub scale: f32,
-    /// Rounds the factors of all products to bf16; sums and softmax stay in f32. On a processor
-    /// without dot products of bf16 that would only cost time, so nothing is rounded there.
+    /// Rounds the factors of all products to bf16; sums and softmax stay in f32. Has no effect on a
+    /// CPU without bf16 dot products, where rounding would only cost time.
     pub bf16: bool,
 }
 
-/// A matrix of rows that are `step` apart.
+/// A matrix whose rows are `step` apart.
 #[derive(Clone, Copy)]
 struct Matrix {
     start: *const f32,
@@ -42,7 +42,7 @@ struct Matrix {
 
 #[cfg(target_arch = "x86_64")]
 impl Matrix {
-    /// As a factor whose rows are steps of the depth, or else each are a lane.
+    /// Returns the matrix as a factor whose rows are the steps of the depth, or else the lanes.
     fn packed_by(self, rows_are_steps: bool) -> Source {
         let (lane, step) = match rows_are_steps {
             true => (1, self.step),
@@ -56,7 +56,7 @@ impl Matrix {
     }
 }
 
-/// A matrix to write.
+/// A matrix to write to.
 #[derive(Clone, Copy)]
 struct Target {
     start: *mut f32,
@@ -64,7 +64,7 @@ struct Target {
 }
 
 impl Attention {
-    /// Elements of the result; a third of those of query, key and value.
+    /// Returns the number of elements of the result, a third of those of query, key and value.
     fn elements(&self) -> Result<usize, KernelError> {
         let (batch, heads) = (("batch", self.batch), ("heads", self.heads));
         let (tokens, depth) = (("tokens", self.tokens), ("depth", self.depth));
@@ -81,12 +81,12 @@ impl Attention {
         })
     }
 
-    /// Elements in a token of the result.
+    /// Returns the number of elements per token of the result.
     fn width(&self) -> usize {
         self.heads * self.depth
     }
 
-    /// What the sequence and head after `index` will read.
+    /// Returns the rows that the sequence and head after `index` will read.
     fn ahead(&self, index: usize, qkv: &[f32], gradient: Option<&[f32]>) -> Ahead {
         if index + 1 == self.batch * self.heads {
             return Ahead::default();
@@ -101,7 +101,7 @@ impl Attention {
         }
     }
 
-    /// Where sequence and head `index` start: in query, key and value, and in the result.
+    /// Returns the offsets of sequence and head `index` in query, key and value, and in the result.
     fn starts(&self, index: usize) -> (usize, usize) {
         let (sequence, head) = (index / self.heads, index % self.heads);
         let width = self.width();
@@ -111,11 +111,12 @@ impl Attention {
 }
 
 impl Kernels {
-    /// `output = softmax(scale · q kᵀ) v` for every head.
+    /// Computes `output = softmax(scale · q kᵀ) v` for every head.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says, a scale that is not positive.
+    /// Fails if a size is zero, if the length of a slice does not match the shape, or if the scale
+    /// is not positive.
     pub fn attention(
         &self,
         shape: &Attention,
@@ -148,11 +149,11 @@ impl Kernels {
         Ok(())
     }
 
-    /// The gradient of [`Kernels::attention`] with respect to query, key and value.
+    /// Computes the gradient of [`Kernels::attention`] with respect to query, key and value.
     ///
     /// # Errors
     ///
-    /// As for [`Kernels::attention`].
+    /// Returns the errors of [`Kernels::attention`].
     pub fn attention_gradient(
         &self,
         shape: &Attention,
@@ -207,12 +208,12 @@ impl Kernels {
         Ok(())
     }
 
-    /// Elements of a matrix of scores, its rows in whole panels.
+    /// Returns the number of elements of a score matrix with its rows padded to whole panels.
     fn square(&self, shape: &Attention) -> usize {
         shape.tokens * shape.tokens.next_multiple_of(2 * self.table.lanes)
     }
 
-    /// `softmax(scale · q kᵀ)`, written to `scores`.
+    /// Writes `softmax(scale · q kᵀ)` to `scores`.
     unsafe fn probabilities(
         &self,
         shape: &Attention,
@@ -221,7 +222,7 @@ impl Kernels {
         ahead: &Ahead,
     ) -> Matrix {
         let step = shape.tokens.next_multiple_of(2 * self.table.lanes);
-        // SAFETY: the caller vouches for the head's rows and for `square` elements.
+        // SAFETY: the caller guarantees the head's rows and for `square` elements.
         unsafe {
             self.by_transposed(
                 shape,
@@ -242,21 +243,21 @@ impl Kernels {
         }
     }
 
-    /// `scores = a bᵀ`, \[tokens, tokens\].
+    /// Computes `scores = a bᵀ`, \[tokens, tokens\].
     unsafe fn by_transposed(&self, shape: &Attention, a: Matrix, b: Matrix, scores: Target) {
         #[cfg(target_arch = "x86_64")]
         if shape.bf16 && self.has_bf16() {
             let size = [shape.tokens, shape.tokens, shape.depth];
             let (a, b) = (a.packed_by(false), b.packed_by(false));
             let to = (scores.start, scores.step);
-            // SAFETY: the caller vouches for both matrices and the scores.
+            // SAFETY: the caller guarantees both matrices and the scores.
             return unsafe { small::multiply(&self.workspace, size, &a, &b, to) };
         }
         let panel = 2 * self.table.lanes;
-        // What lies beyond the last token is multiplied too, but never stored.
+        // Columns beyond the last token are multiplied too, but never stored.
         let mut turned = self.workspace.take(shape.depth * scores.step);
         let turned = turned.pointer();
-        // SAFETY: the caller vouches for both matrices and the scores; `turned` has a row of whole
+        // SAFETY: the caller guarantees both matrices and the scores; `turned` has a row of whole
         // panels for each element of the depth.
         unsafe {
             let (tokens, depth) = (shape.tokens, shape.depth);
@@ -282,7 +283,7 @@ impl Kernels {
         }
     }
 
-    /// `target = s b`, or `sᵀ b`, for scores \[tokens, tokens\] and `b` \[tokens, depth\].
+    /// Computes `target = s b`, or `sᵀ b`, for scores \[tokens, tokens\] and `b` \[tokens, depth\].
     unsafe fn rows_by(
         &self,
         shape: &Attention,
@@ -295,15 +296,16 @@ impl Kernels {
             let size = [shape.tokens, shape.depth, shape.tokens];
             let (scores, b) = (scores.packed_by(transposed), b.packed_by(true));
             let to = (target.start, target.step);
-            // SAFETY: the caller vouches for all matrices.
+            // SAFETY: the caller guarantees all matrices.
             return unsafe { small::multiply(&self.workspace, size, &scores, &b, to) };
         }
         let lanes = self.table.lanes;
         let mut wide;
-        // SAFETY: the caller vouches for all matrices.
+        // SAFETY: the caller guarantees all matrices.
         unsafe {
             if !shape.depth.is_multiple_of(lanes) {
-                // Vectors are read whole, so rows have to be whole vectors wide.
+                // Vectors are loaded whole, so the row length must be a multiple of the vector
+                // length.
                 let step = shape.depth.next_multiple_of(lanes);
                 wide = self.workspace.zeros(shape.tokens * step);
                 for (row, to) in wide.slice().chunks_exact_mut(step).enumerate() {

@@ -15,7 +15,7 @@ pub struct BatchNorm {
     pub shape: Rows,
     /// Added to the variance.
     pub epsilon: f32,
-    /// Whether ReLU follows.
+    /// Applies ReLU afterwards.
     pub relu: bool,
 }
 
@@ -24,28 +24,28 @@ pub struct BatchNorm {
 pub struct Moments<'a> {
     /// Means.
     pub mean: &'a [f32],
-    /// Variances, divided by the number of rows.
+    /// Variances, biased (divided by the number of rows).
     pub variance: &'a [f32],
-    /// Whether they come from this batch, so that gradients go through them (training), or were
-    /// given (evaluation).
+    /// Statistics of this batch, through which gradients flow (training), instead of given ones
+    /// (evaluation).
     pub of_batch: bool,
 }
 
-/// Where the gradients of a batch normalisation go.
+/// Outputs for the gradients of a batch normalisation.
 #[derive(Debug)]
 pub struct BatchNormGradients<'a> {
-    /// With respect to the input.
+    /// Gradient of the input.
     pub input: &'a mut [f32],
     /// Added to that, if there is any: where the input goes around the layer too.
     pub more: Option<&'a [f32]>,
-    /// With respect to the weight.
+    /// Gradient of the weight.
     pub weight: &'a mut [f32],
-    /// With respect to the bias.
+    /// Gradient of the bias.
     pub bias: &'a mut [f32],
 }
 
 impl BatchNorm {
-    /// The factors `weight / √(variance + epsilon)`, after the lengths have been checked.
+    /// Checks the lengths and returns the factors `weight / √(variance + epsilon)`.
     fn scale(
         &self,
         [weight, bias]: [&[f32]; 2],
@@ -61,8 +61,8 @@ impl BatchNorm {
         Ok(scale.collect())
     }
 
-    /// Calls `run` with first element and number of rows of all pieces, the last ones first: those
-    /// are what the pass over all rows before has left in the cache.
+    /// Calls `run` with the first element and the number of rows of every piece. It starts with the
+    /// last pieces, because the pass before has left them in the cache.
     fn last_first(&self, run: impl Fn(usize, usize) + Sync + Send) {
         let size = rows_per_piece(self.shape.columns);
         let count = self.shape.rows.div_ceil(size);
@@ -84,11 +84,11 @@ impl BatchNorm {
 }
 
 impl Kernels {
-    /// Mean and (biased) variance of every channel of `input`.
+    /// Computes mean and (biased) variance of every channel of `input`.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn batch_norm_moments(
         &self,
         shape: Rows,
@@ -103,7 +103,7 @@ impl Kernels {
         let pivot = &input[..channels];
         let mut both = self.workspace.take(2 * channels);
         self.sum_parts(shape.rows, both.slice(), |start, rows, sums| {
-            // In pieces, so that those channels that come later find their rows in the cache.
+            // In pieces, so that later channels find their rows in the cache.
             let size = rows_per_piece(channels);
             for index in 0..rows.div_ceil(size) {
                 let range = piece(index, size, rows);
@@ -125,14 +125,15 @@ impl Kernels {
         Ok(())
     }
 
-    /// `output = (input − mean) / √(variance + epsilon) · weight + bias`, then ReLU if asked for.
+    /// Computes `output = (input − mean) / √(variance + epsilon) · weight + bias`, then ReLU if
+    /// requested.
     ///
-    /// In training the moments are those of [`Kernels::batch_norm_moments`], in evaluation the
-    /// running ones.
+    /// In training the moments come from [`Kernels::batch_norm_moments`]; in evaluation they are
+    /// the running ones.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn batch_norm(
         &self,
         norm: &BatchNorm,

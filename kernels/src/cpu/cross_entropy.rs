@@ -9,17 +9,17 @@ use crate::error::{KernelError, length};
 const OP: &str = "cross-entropy";
 
 impl Kernels {
-    /// The loss of every row of `logits` \[rows, classes\] against the class in `targets`, and the
-    /// gradient of that row's loss.
+    /// Computes each row's cross-entropy loss against its class, and the gradient of that loss.
     ///
-    /// With a `smoothing` of `s` the target has the probability `1 − s`, and `s` is spread over all
-    /// classes (Szegedy et al. 2016, <https://arxiv.org/abs/1512.00567>, section 7). The mean over
-    /// the batch, and its gradient, are these divided by the rows.
+    /// `logits` is \[rows, classes\], `targets` has one class per row. With a `smoothing` of `s`,
+    /// the target has the probability `1 − s`, and `s` is spread over all classes (Szegedy et al.
+    /// 2016, <https://arxiv.org/abs/1512.00567>, section 7). For the mean over the batch and its
+    /// gradient, divide by the number of rows.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says, a class that is not among the
-    /// columns, a smoothing outside of 0 to 1.
+    /// Fails if a size is zero, if the length of a slice does not match the shape, if a class is no
+    /// column, or if the smoothing lies outside 0 to 1.
     pub fn cross_entropy(
         &self,
         shape: Rows,

@@ -1,11 +1,11 @@
-//! Operations on single elements and on rows that share a bias.
+//! Operations on single elements, and on rows that share a bias.
 
 use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each, piece, rows_per_part, rows_per_piece};
 use crate::cpu::vector::dropout::Mask;
 use crate::error::{KernelError, length, volume};
 
-/// Shape of a matrix \[rows, columns\]; all dimensions but the last count as rows.
+/// Shape of a matrix \[rows, columns\]; all dimensions except the last count as rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rows {
     /// Rows.
@@ -21,11 +21,11 @@ impl Rows {
 }
 
 impl Kernels {
-    /// `output = input · Φ(input)`, GELU with the exact normal distribution.
+    /// Computes `output = input · Φ(input)`, GELU with the exact normal distribution.
     ///
     /// # Errors
     ///
-    /// Slices of different lengths.
+    /// Fails if the slices have different lengths.
     pub fn gelu(&self, input: &[f32], output: &mut [f32]) -> Result<(), KernelError> {
         length("gelu", "output", output.len(), input.len())?;
         let target = Shared::new(output);
@@ -36,14 +36,14 @@ impl Kernels {
         Ok(())
     }
 
-    /// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`
-    /// (Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>). Which ones
-    /// follows from `seed` and their positions alone, so the same call on the gradient is the
-    /// backward pass.
+    /// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`.
+    ///
+    /// Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>. The mask depends
+    /// only on `seed` and the positions, so the same call on the gradient is the backward pass.
     ///
     /// # Errors
     ///
-    /// Slices of different lengths, a rate outside of 0 to 1.
+    /// Fails if the slices have different lengths, or if the rate lies outside 0 to 1.
     pub fn dropout(
         &self,
         rate: f64,
@@ -78,12 +78,13 @@ impl Kernels {
         Ok(())
     }
 
-    /// Transposes `batch` matrices: `input` is \[batch, rows, columns\], `output` \[batch, columns,
-    /// rows\]. Images go from channels first to channels last and back by this.
+    /// Transposes `batch` matrices from \[batch, rows, columns\] to \[batch, columns, rows\].
+    ///
+    /// It converts images between channels first and channels last.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn transpose(
         &self,
         batch: usize,
@@ -102,7 +103,7 @@ impl Kernels {
         let target = Shared::new(output);
         each(batch, |index| {
             let start = index * rows * columns;
-            // SAFETY: every index has matrices of its own.
+            // SAFETY: every index has its own matrices.
             unsafe {
                 let from = input.as_ptr().add(start);
                 (self.table.transpose)(rows, columns, from, columns, target.at(start), rows);
@@ -111,11 +112,11 @@ impl Kernels {
         Ok(())
     }
 
-    /// The gradient of [`Kernels::gelu`] with respect to its input.
+    /// Computes the gradient of [`Kernels::gelu`] with respect to its input.
     ///
     /// # Errors
     ///
-    /// Slices of different lengths.
+    /// Fails if the slices have different lengths.
     pub fn gelu_gradient(
         &self,
         input: &[f32],
@@ -133,11 +134,11 @@ impl Kernels {
         Ok(())
     }
 
-    /// The gradient of a bias: the sums of the columns of `gradient`.
+    /// Computes the gradient of a bias: the column sums of `gradient`.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn bias_gradient(
         &self,
         shape: Rows,
@@ -156,11 +157,11 @@ impl Kernels {
         Ok(())
     }
 
-    /// Sets `gradient` to zero where `output`, what ReLU gave, is not positive.
+    /// Sets `gradient` to zero where `output`, the result of ReLU, is not positive.
     ///
     /// # Errors
     ///
-    /// Slices of different lengths.
+    /// Fails if the slices have different lengths.
     pub fn relu_gradient(&self, output: &[f32], gradient: &mut [f32]) -> Result<(), KernelError> {
         length("relu", "gradient", gradient.len(), output.len())?;
         let target = Shared::new(gradient);
@@ -172,7 +173,7 @@ impl Kernels {
         Ok(())
     }
 
-    /// Calls `run` with start and length of pieces of `count` elements.
+    /// Calls `run` with start and length of every piece of `count` elements.
     pub(crate) fn pieces(&self, count: usize, run: impl Fn(usize, usize) + Sync + Send) {
         let size = rows_per_piece(1);
         each(count.div_ceil(size), |index| {
@@ -181,7 +182,7 @@ impl Kernels {
         });
     }
 
-    /// Calls `run` with first element and number of rows of pieces of a matrix.
+    /// Calls `run` with the first element and the number of rows of every piece of a matrix.
     pub(crate) fn row_pieces(&self, shape: Rows, run: impl Fn(usize, usize) + Sync + Send) {
         let size = rows_per_piece(shape.columns);
         each(shape.rows.div_ceil(size), |index| {
@@ -190,8 +191,9 @@ impl Kernels {
         });
     }
 
-    /// Sums over rows in a fixed number of parts: calls `run` with first row, number of rows and
-    /// the address of sums that are zero at first, and writes the sums of all parts to `result`.
+    /// Sums over rows in a fixed number of parts. Calls `run` with the first row, the number of
+    /// rows and the address of sums initialised to zero, and writes the total of all parts to
+    /// `result`.
     pub(crate) fn sum_parts(
         &self,
         rows: usize,
@@ -208,21 +210,21 @@ impl Kernels {
         });
     }
 
-    /// Writes the sums of `parts` vectors as long as `result` to it. `fill` gets the address of
-    /// each by its number; they are zero at first.
+    /// Writes the sum of `parts` vectors as long as `result` to it. `fill` gets the address of each
+    /// vector by its number; all are initialised to zero.
     pub(crate) fn sum_of<R>(
         &self,
         parts: usize,
         result: &mut [f32],
         fill: impl FnOnce(&(dyn Fn(usize) -> *mut f32 + Sync)) -> R,
     ) -> R {
-        // Whole cache lines for each part, or the threads would share them.
+        // Whole cache lines for each part, so that threads do not share lines.
         let step = result.len().next_multiple_of(16);
         let mut partial = self.workspace.zeros(parts * step);
         let target = Shared::new(partial.slice());
         let done = fill(&|index| {
             assert!(index < parts);
-            // SAFETY: there are so many parts.
+            // SAFETY: that many parts exist.
             unsafe { target.at(index * step) }
         });
         result.fill(0.0);

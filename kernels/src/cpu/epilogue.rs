@@ -1,4 +1,4 @@
-//! What follows a product of matrices, in one pass over its result.
+//! Operations on the result of a matrix product, in one pass.
 
 use crate::cpu::elementwise::Rows;
 use crate::cpu::kernels::Kernels;
@@ -6,17 +6,18 @@ use crate::cpu::parallel::Shared;
 use crate::cpu::table::Table;
 use crate::error::{KernelError, length};
 
-/// A bias, then a residual, then ReLU, then the slope of GELU, as far as they are wanted.
+/// Optional operations after a product: bias, residual, ReLU and the derivative of GELU, in this
+/// order.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue<'a> {
     /// Added to every row.
     pub bias: Option<&'a [f32]>,
     /// Added element by element.
     pub residual: Option<&'a [f32]>,
-    /// Whether ReLU follows.
+    /// Applies ReLU afterwards.
     pub relu: bool,
-    /// What went through GELU, where the values are the gradient of its result: they are multiplied
-    /// by its slope there, element by element, and so become the gradient of this.
+    /// Input of a GELU whose output's gradient the values are. They are multiplied by GELU's
+    /// derivative at this input, element by element, and become the input's gradient.
     pub gelu_input: Option<&'a [f32]>,
 }
 
@@ -41,7 +42,7 @@ impl Epilogue<'_> {
         self.bias.is_none() && self.residual.is_none() && !self.relu
     }
 
-    /// Applies it to `rows` rows of `values`, from the element `start` on.
+    /// Applies the operations to `rows` rows of `values`, from the element `start` on.
     ///
     /// # Safety
     ///
@@ -53,7 +54,7 @@ impl Epilogue<'_> {
         (start, rows): (usize, usize),
         values: Shared,
     ) {
-        // SAFETY: as the caller says; of gradients read and written at the same place.
+        // SAFETY: guaranteed by the caller; gradients are read and written at the same place.
         unsafe {
             if !self.adds_nothing() {
                 self.add(table, columns, (start, rows), values);
@@ -65,7 +66,7 @@ impl Epilogue<'_> {
         }
     }
 
-    /// Bias, residual and ReLU.
+    /// Applies bias, residual and ReLU.
     ///
     /// # Safety
     ///
@@ -80,7 +81,7 @@ impl Epilogue<'_> {
         let null = std::ptr::null();
         let bias = self.bias.map_or(null, <[f32]>::as_ptr);
         let residual = self.residual.map_or(null, |all| all[start..].as_ptr());
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let values = values.at(start);
             (table.add_bias)(rows, columns, values, bias, residual, self.relu);
@@ -93,7 +94,7 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn finish(
         &self,
         shape: Rows,
@@ -113,11 +114,12 @@ impl Kernels {
         Ok(())
     }
 
-    /// Sets `output` to `values`, to which `epilogue` is applied.
+    /// Copies `values` to `output` and applies `epilogue` to the copy.
     ///
     /// # Errors
     ///
-    /// As [`finish`](Self::finish); slices of different lengths.
+    /// Returns the errors of [`finish`](Self::finish), and fails if the slices have different
+    /// lengths.
     pub fn finish_copy(
         &self,
         shape: Rows,
@@ -133,7 +135,7 @@ impl Kernels {
             let count = rows * shape.columns;
             let piece = &values[start..start + count];
             // SAFETY: pieces are whole rows that do not overlap, and are in the cache when the
-            // epilogue comes to them.
+            // epilogue reads them.
             unsafe {
                 std::ptr::copy_nonoverlapping(piece.as_ptr(), output.at(start), count);
                 epilogue.apply(self.table, shape.columns, (start, rows), output);

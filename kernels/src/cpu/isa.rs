@@ -1,4 +1,4 @@
-//! Which instruction set is used: the best of this processor, or the one a switch asks for.
+//! The choice of the instruction set: the best of this CPU, or a requested one.
 
 use crate::error::KernelError;
 
@@ -22,7 +22,7 @@ impl Isa {
     /// All instruction sets, the best first.
     pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
 
-    /// Its name in messages and in [`ISA_VARIABLE`].
+    /// Returns its name in messages and in [`ISA_VARIABLE`].
     pub fn name(self) -> &'static str {
         match self {
             Self::Avx512 => "avx512",
@@ -32,14 +32,14 @@ impl Isa {
         }
     }
 
-    /// Whether this processor has it.
+    /// Returns true if this CPU supports it.
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
             Self::Neon => cfg!(target_arch = "aarch64") && !cfg!(miri),
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Self::Avx512 => {
-                // FMA and AVX2 too, as the kernels for AVX-512 are compiled with them.
+                // FMA and AVX2 too, because the kernels for AVX-512 are compiled with them.
                 is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512dq")
@@ -53,7 +53,7 @@ impl Isa {
         }
     }
 
-    /// The instruction sets of this processor, the best first.
+    /// Returns the instruction sets of this CPU, the best first.
     pub fn available() -> Vec<Self> {
         Self::ALL
             .into_iter()
@@ -61,7 +61,7 @@ impl Isa {
             .collect()
     }
 
-    /// The best instruction set of this processor.
+    /// Returns the best instruction set of this CPU.
     pub fn best() -> Self {
         Self::ALL
             .into_iter()
@@ -69,11 +69,11 @@ impl Isa {
             .unwrap_or(Self::Portable)
     }
 
-    /// The instruction set that [`ISA_VARIABLE`] names, or else the best.
+    /// Returns the instruction set that [`ISA_VARIABLE`] names, or else the best.
     ///
     /// # Errors
     ///
-    /// The variable holds no name of an instruction set, or one that this processor lacks.
+    /// Fails if the variable names an unknown instruction set, or one that this CPU lacks.
     pub fn from_env() -> Result<Self, KernelError> {
         match std::env::var_os(ISA_VARIABLE) {
             None => Ok(Self::best()),
@@ -92,7 +92,7 @@ impl Isa {
             .checked()
     }
 
-    /// Itself where this processor has it.
+    /// Returns itself if this CPU supports it.
     pub(crate) fn checked(self) -> Result<Self, KernelError> {
         if self.is_available() {
             return Ok(self);

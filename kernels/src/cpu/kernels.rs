@@ -5,31 +5,31 @@ use crate::cpu::table::{Table, table};
 use crate::cpu::workspace::Workspace;
 use crate::error::KernelError;
 
-/// The kernels of one instruction set, with scratch memory that they reuse.
+/// The kernels of one instruction set, with reusable scratch memory.
 ///
-/// One value serves all threads. Its scratch memory grows to what the largest calls need and stays
-/// until the value is dropped.
+/// One value serves all threads. Its scratch memory grows to the needs of the largest calls and
+/// stays until the value is dropped.
 pub struct Kernels {
     pub(crate) table: &'static Table,
     pub(crate) workspace: Workspace,
 }
 
 impl Kernels {
-    /// The kernels of the best instruction set of this processor, or of the one that the variable
-    /// [`crate::cpu::ISA_VARIABLE`] names.
+    /// Creates the kernels of this CPU's best instruction set, or of the one in
+    /// [`crate::cpu::ISA_VARIABLE`].
     ///
     /// # Errors
     ///
-    /// The variable holds no name of an instruction set, or one that this processor lacks.
+    /// Fails if the variable names an unknown instruction set, or one that this CPU lacks.
     pub fn new() -> Result<Self, KernelError> {
         Self::with_isa(Isa::from_env()?)
     }
 
-    /// The kernels of the instruction set `isa`.
+    /// Creates the kernels of the instruction set `isa`.
     ///
     /// # Errors
     ///
-    /// This processor lacks it.
+    /// Fails if this CPU lacks it.
     pub fn with_isa(isa: Isa) -> Result<Self, KernelError> {
         Ok(Self {
             table: table(isa.checked()?),
@@ -37,7 +37,7 @@ impl Kernels {
         })
     }
 
-    /// The instruction set in use.
+    /// Returns the instruction set in use.
     pub fn isa(&self) -> Isa {
         self.table.isa
     }

@@ -8,12 +8,13 @@ use crate::error::{KernelError, length};
 const OP: &str = "layer norm";
 
 impl Kernels {
-    /// `output = (input − mean) / √(variance + epsilon) · weight + bias`, with mean and (biased)
-    /// variance of each row.
+    /// Computes `output = (input − mean) / √(variance + epsilon) · weight + bias` for every row.
+    ///
+    /// Mean and (biased) variance are those of the row.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn layer_norm(
         &self,
         shape: Rows,

@@ -1,4 +1,4 @@
-//! Matrix products in f32, through the crate `gemm`, which reaches the peak of the processor.
+//! Matrix products in f32 through the crate `gemm`, which reaches the CPU's peak.
 
 use crate::cpu::kernels::Kernels;
 use crate::error::{KernelError, length, volume};
@@ -36,12 +36,12 @@ impl Matmul {
 }
 
 impl Kernels {
-    /// `product = left · right` in f32. Always on the best instruction set of the processor, as the
-    /// crate `gemm` chooses it itself.
+    /// Computes `product = left · right` in f32. Always uses the best instruction set of the CPU,
+    /// which the crate `gemm` chooses itself.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn matmul(
         &self,
         shape: &Matmul,
@@ -60,8 +60,8 @@ impl Kernels {
     }
 }
 
-/// The product of matrices whose lengths have been checked: rows, columns and depth; each matrix
-/// with whether it is stored transposed.
+/// Computes the product of matrices whose lengths have been checked: rows, columns and depth; each
+/// matrix comes with a flag for transposed storage.
 pub(crate) fn product(
     [rows, columns, depth]: [usize; 3],
     (left, left_transposed): (&[f32], bool),
@@ -83,7 +83,7 @@ pub(crate) fn product(
     } else {
         gemm::Parallelism::None
     };
-    // SAFETY: all three matrices have the elements that their sizes and steps reach, and the
+    // SAFETY: all three matrices have the elements that their sizes and strides reach, and the
     // product is borrowed exclusively.
     unsafe {
         gemm::gemm(

@@ -10,7 +10,7 @@ const OP: &str = "max-pool";
 /// Shape of a two-dimensional max-pooling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MaxPool2d {
-    /// Images.
+    /// Number of images.
     pub batch: usize,
     /// Rows of the input.
     pub height: usize,
@@ -20,19 +20,19 @@ pub struct MaxPool2d {
     pub channels: usize,
     /// Rows and columns of the window.
     pub kernel: [usize; 2],
-    /// Step of the window down and to the right.
+    /// Vertical and horizontal stride of the window.
     pub stride: [usize; 2],
     /// Pixels around the image that never win; at most half a window.
     pub padding: [usize; 2],
 }
 
 impl MaxPool2d {
-    /// Rows and columns of the output.
+    /// Returns the rows and columns of the output.
     ///
     /// # Errors
     ///
-    /// A size of zero, a window that is larger than the padded image, a padding of more than half a
-    /// window.
+    /// Fails if a size is zero, if the window is larger than the padded image, or if the padding is
+    /// more than half a window.
     pub fn output_size(&self) -> Result<[usize; 2], KernelError> {
         let side = |size: usize, axis: usize| {
             let (window, stride, padding) =
@@ -62,7 +62,8 @@ impl MaxPool2d {
         Ok([side(self.height, 0)?, side(self.width, 1)?])
     }
 
-    /// The windows of one image, elements of all inputs and of all outputs.
+    /// Returns the windows of one image, and the number of elements of all inputs and of all
+    /// outputs.
     fn sizes(&self) -> Result<(Windows, usize, usize), KernelError> {
         let [rows, columns] = self.output_size()?;
         let (batch, channels) = (("batch", self.batch), ("channels", self.channels));
@@ -82,11 +83,11 @@ impl MaxPool2d {
 }
 
 impl Kernels {
-    /// The largest value of every window; not a number where one of them is.
+    /// Computes the largest value of every window; NaN if one of its values is NaN.
     ///
     /// # Errors
     ///
-    /// A shape without output, slices of other lengths than it says.
+    /// Fails if the shape has no output or the length of a slice does not match.
     pub fn max_pool2d(
         &self,
         shape: &MaxPool2d,
@@ -108,12 +109,12 @@ impl Kernels {
         Ok(())
     }
 
-    /// The gradient of [`Kernels::max_pool2d`]: each window's goes to the first of its pixels, by
-    /// rows, that has the largest value.
+    /// Computes the gradient of [`Kernels::max_pool2d`]. Each window's gradient goes to the first
+    /// of its pixels, by rows, that has the largest value.
     ///
     /// # Errors
     ///
-    /// As for [`Kernels::max_pool2d`].
+    /// Returns the errors of [`Kernels::max_pool2d`].
     pub fn max_pool2d_gradient(
         &self,
         shape: &MaxPool2d,

@@ -1,10 +1,9 @@
 //! Kernels for the CPU, forward and backward, over plain slices of f32.
 //!
 //! [`Kernels`] holds the functions of one instruction set and the scratch memory. Images are NHWC
-//! (channels last), weights of convolutions `[out, in, height, width]` as in Burn and PyTorch. Work
-//! is spread over the rayon pool that a call runs in. The shape alone decides how it is divided, so
-//! results are the same bits for any number of threads. They differ by rounding between instruction
-//! sets.
+//! (channels last), weights of convolutions `[out, in, height, width]` as in Burn and PyTorch. The
+//! current rayon pool shares the work. The shape alone decides how it is divided, so results are
+//! bitwise equal for any number of threads. Between instruction sets they differ by rounding.
 
 mod attention;
 mod batch_norm;

@@ -1,14 +1,13 @@
-//! Memory of large buffers, in huge pages where the system has them.
+//! Memory of large buffers, in huge pages if the system has them.
 //!
-//! A transformed image touches hundreds of streams, more than the address cache has entries for
-//! small pages. The allocator of the program would write zeros into the memory before anybody could
-//! ask for huge pages, and would keep what is given back in pieces; so large buffers are mapped
-//! from the system and go back there.
+//! A transformed image touches hundreds of streams, more than the TLB has entries for small pages.
+//! The program's allocator would zero the memory before anyone could request huge pages, and would
+//! keep freed memory in pieces. So large buffers are mapped from the system and returned to it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Bytes of a huge page.
+/// Size of a huge page in bytes.
 #[cfg(all(target_os = "linux", not(miri)))]
 const HUGE: usize = 2 << 20;
 
@@ -16,7 +15,7 @@ const HUGE: usize = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Buffer {
     start: NonNull<f32>,
-    /// Elements, at least as many as were asked for.
+    /// Number of elements, at least as many as requested.
     pub(crate) length: usize,
     origin: Origin,
 }
@@ -24,18 +23,18 @@ pub(crate) struct Buffer {
 #[derive(Debug)]
 enum Origin {
     Allocator(Layout),
-    /// A mapping of its own, of this many bytes.
+    /// A separate mapping of this many bytes.
     #[cfg(all(target_os = "linux", not(miri)))]
     Mapping(usize),
 }
 
-// SAFETY: a buffer owns its memory, which has no tie to a thread.
+// SAFETY: a buffer owns its memory, which is not tied to a thread.
 unsafe impl Send for Buffer {}
-// SAFETY: through a shared reference the memory cannot be reached.
+// SAFETY: the memory cannot be reached through a shared reference.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Zeros.
+    /// Allocates a buffer of zeros.
     pub(crate) fn new(length: usize) -> Self {
         let bytes = length.max(16).saturating_mul(size_of::<f32>());
         #[cfg(all(target_os = "linux", not(miri)))]
@@ -59,7 +58,7 @@ impl Buffer {
         }
     }
 
-    /// The address of the first element.
+    /// Returns the address of the first element.
     pub(crate) fn pointer(&self) -> *mut f32 {
         self.start.as_ptr()
     }
@@ -81,8 +80,8 @@ impl Drop for Buffer {
     }
 }
 
-/// A mapping of at least `bytes` bytes that begins with a huge page if it has a whole one. `None`
-/// if the system gives none.
+/// Maps at least `bytes` bytes, aligned to a huge page if they fill one. Returns `None` if the
+/// system refuses.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn map(bytes: usize) -> Option<Buffer> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -98,8 +97,8 @@ fn map(bytes: usize) -> Option<Buffer> {
     } else {
         first.cast::<u8>().align_offset(HUGE).min(slack)
     };
-    // SAFETY: within the mapping, whose parts before and after are given back here and used by
-    // nobody; the advice does not change contents. Without it the kernels are slower, not wrong.
+    // SAFETY: within the mapping; the parts before and after are unmapped here and used by nobody.
+    // The advice does not change contents. Without it the kernels are slower, not wrong.
     let start = unsafe {
         let start = first.byte_add(before);
         if before > 0 {

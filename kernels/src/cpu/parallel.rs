@@ -1,5 +1,5 @@
-//! How work is divided: into pieces that depend on the shape alone, so that results do not depend
-//! on the number of threads.
+//! Division of work into pieces that depend on the shape alone, so that results do not depend on
+//! the number of threads.
 
 use std::ops::Range;
 
@@ -14,17 +14,17 @@ pub(crate) fn each(count: usize, task: impl Fn(usize) + Sync + Send) {
     (0..count).into_par_iter().with_max_len(1).for_each(task);
 }
 
-/// The piece `index` of `total` things in pieces of `size`.
+/// Returns the piece `index` of `total` items in pieces of `size`.
 pub(crate) fn piece(index: usize, size: usize, total: usize) -> Range<usize> {
     let start = (index * size).min(total);
     start..(start + size).min(total)
 }
 
-/// The address of an output that several threads write, each its own part.
+/// Address of an output to which several threads write, each in its own part.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared(*mut f32);
 
-// SAFETY: it is only an address; whoever writes through it must be the only one at that place.
+// SAFETY: it is only an address; code that writes through it must be the only one at that place.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -34,35 +34,35 @@ impl Shared {
         Self(slice.as_mut_ptr())
     }
 
-    /// The address of an input; nothing may be written through it.
+    /// Wraps the address of an input; nothing may be written through it.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn read_only(slice: &[f32]) -> Self {
         Self(slice.as_ptr().cast_mut())
     }
 
-    /// The same of an address.
+    /// Wraps an address that is only read.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn address(start: *const f32) -> Self {
         Self(start.cast_mut())
     }
 
-    /// The address of element `offset`.
+    /// Returns the address of element `offset`.
     ///
     /// # Safety
     ///
-    /// `offset` lies within the slice, and no other thread touches what is written there.
+    /// `offset` lies within the slice, and no other thread touches the elements written there.
     pub(crate) unsafe fn at(self, offset: usize) -> *mut f32 {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.0.add(offset) }
     }
 
-    /// The elements `range`.
+    /// Returns the elements `range`.
     ///
     /// # Safety
     ///
     /// The range lies within the slice, and no other thread touches it.
     pub(crate) unsafe fn slice<'a>(self, range: Range<usize>) -> &'a mut [f32] {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(range.start), range.len()) }
     }
 }
@@ -70,15 +70,15 @@ impl Shared {
 /// Elements per piece of an elementwise operation.
 const ELEMENTS: usize = 32 * 1024;
 
-/// Rows per piece of an operation on rows of `columns` elements.
+/// Returns the rows per piece of an operation on rows of `columns` elements.
 pub(crate) fn rows_per_piece(columns: usize) -> usize {
     (ELEMENTS / columns.max(1)).max(1)
 }
 
-/// Sums over rows are taken in at most this many parts, then over the parts.
+/// Largest number of parts of a sum over rows.
 const PARTS: usize = 32;
 
-/// Rows per part of a sum over `rows` rows.
+/// Returns the rows per part of a sum over `rows` rows.
 pub(crate) fn rows_per_part(rows: usize) -> usize {
     rows.div_ceil(PARTS).max(16)
 }

@@ -1,5 +1,5 @@
-//! The table of vector functions of an instruction set. It is chosen once; each entry is a wrapper
-//! that enables the instruction set for the generic code which becomes part of it.
+//! The table of vector functions of an instruction set. It is chosen once. Each entry is a wrapper
+//! that enables the instruction set for the generic code inlined into it.
 
 use crate::cpu::isa::Isa;
 use crate::cpu::vector::batch_norm::{Channels, Factors};
@@ -78,8 +78,8 @@ macro_rules! functions {
 
 macro_rules! table {
     ($($module:ident::$name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
-        /// The vector functions of one instruction set. All of them need that set; their other
-        /// conditions stand at the functions of the same names in [`crate::cpu::vector`].
+        /// The vector functions of one instruction set. All of them need that set; the functions of
+        /// the same names in [`crate::cpu::vector`] document their other conditions.
         pub(crate) struct Table {
             /// The instruction set.
             pub isa: Isa,
@@ -107,7 +107,7 @@ macro_rules! instances {
             $(
                 #[$attribute]
                 unsafe fn $name($($argument: $type),*) {
-                    // SAFETY: the caller vouches for the instruction set and the arguments.
+                    // SAFETY: the caller guarantees the instruction set and the arguments.
                     unsafe { crate::cpu::vector::$module::$name::<$vector>($($argument),*) }
                 }
             )*
@@ -131,7 +131,7 @@ functions!(
 #[cfg(target_arch = "aarch64")]
 functions!(instances neon, Neon, crate::cpu::simd::neon::Neon, #[target_feature(enable = "neon")]);
 
-/// The table of an instruction set that this processor has.
+/// Returns the table of an instruction set that this CPU supports.
 pub(crate) fn table(isa: Isa) -> &'static Table {
     match isa {
         #[cfg(target_arch = "x86_64")]

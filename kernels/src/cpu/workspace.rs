@@ -1,19 +1,20 @@
-//! Scratch memory that outlives the calls: fresh memory would cost page faults in every step.
+//! Scratch memory that outlives the calls, because fresh memory would cost page faults in every
+//! step.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::cpu::pages::Buffer;
 
-/// Buffers that are kept at most; a thread needs three at a time.
+/// Largest number of kept buffers; a thread needs three at a time.
 const KEPT: usize = 256;
 
-/// Buffers that are free at the moment.
+/// Buffers that are free.
 #[derive(Debug, Default)]
 pub(crate) struct Workspace {
     free: Mutex<Vec<Buffer>>,
 }
 
-/// A buffer that goes back into the workspace when dropped. Its contents are arbitrary numbers.
+/// A buffer that returns to the workspace when dropped. Its contents are arbitrary numbers.
 pub(crate) struct Lease<'a> {
     workspace: &'a Workspace,
     buffer: Option<Buffer>,
@@ -21,10 +22,10 @@ pub(crate) struct Lease<'a> {
 }
 
 impl Workspace {
-    /// A buffer of at least `length` elements with arbitrary contents.
+    /// Takes a buffer of at least `length` elements with arbitrary contents.
     pub(crate) fn take(&self, length: usize) -> Lease<'_> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        // The smallest that suffices, but none that is far too large.
+        // The smallest sufficient buffer, but none that is far too large.
         let best = free
             .iter()
             .enumerate()
@@ -40,7 +41,7 @@ impl Workspace {
         }
     }
 
-    /// A buffer of zeros.
+    /// Takes a buffer of zeros.
     pub(crate) fn zeros(&self, length: usize) -> Lease<'_> {
         let mut lease = self.take(length);
         lease.slice().fill(0.0);
@@ -49,7 +50,7 @@ impl Workspace {
 }
 
 impl Lease<'_> {
-    /// The elements.
+    /// Returns the elements.
     pub(crate) fn slice(&mut self) -> &mut [f32] {
         match &mut self.buffer {
             // SAFETY: the buffer has `length` initialised elements and is borrowed exclusively.
@@ -60,7 +61,7 @@ impl Lease<'_> {
         }
     }
 
-    /// The address of the first element.
+    /// Returns the address of the first element.
     pub(crate) fn pointer(&mut self) -> *mut f32 {
         self.slice().as_mut_ptr()
     }

@@ -1,5 +1,5 @@
-//! The blocked product around the micro-kernel: the right matrix is packed once, the left one in
-//! blocks that stay in the second-level cache.
+//! The blocked matrix product around the micro-kernel. It packs the right matrix once, and the left
+//! one in blocks that stay in the L2 cache.
 
 use std::ops::Range;
 
@@ -15,19 +15,19 @@ use crate::error::KernelError;
 
 /// Depth of a block; even.
 const DEPTH: usize = 768;
-/// Micro-tiles in the rows of a block at most.
+/// Largest number of micro-tiles in the rows of a block.
 const BLOCK: usize = 20;
-/// And at least, where there are so many.
+/// Smallest number of micro-tiles in the rows of a block, if the matrix has as many.
 const LEAST: usize = 4;
-/// Blocks at least, where the product is large enough.
+/// Smallest number of blocks, if the product is large enough.
 const BLOCKS: usize = 8;
 
 /// Steps of the depth that are packed at a time.
 const CHUNK: usize = 64;
 
 impl Source {
-    /// Packs the whole matrix: \[part of the depth\]\[panel\]\[pair\]\[lane\]. Calls `see` with the
-    /// number of each chunk of the depth and its steps while they are in the cache.
+    /// Packs the whole matrix as \[part of the depth\]\[panel\]\[pair\]\[lane\]. Calls `see` with
+    /// the number of each chunk of the depth and its steps while they are in the cache.
     fn pack_all<'a>(
         &self,
         map: Option<Map>,
@@ -75,9 +75,9 @@ struct Packed<'a> {
 }
 
 impl Packed<'_> {
-    /// A panel of a part of the depth.
+    /// Returns a panel of a part of the depth.
     fn panel(&self, part: usize, index: usize) -> *const u32 {
-        // SAFETY: there are so many parts and panels.
+        // SAFETY: that many parts and panels exist.
         unsafe {
             self.words
                 .at((part * self.panels + index) * self.panel)
@@ -87,22 +87,22 @@ impl Packed<'_> {
     }
 }
 
-/// What is done on the way, while the numbers are in the cache.
+/// Operations fused into the product while its data is in the cache.
 #[derive(Default)]
 pub(super) struct Beside<'a> {
     /// Applied to the product; its lengths have been checked.
     pub epilogue: Epilogue<'a>,
-    /// Applied to the left matrix before.
+    /// Applied to the left matrix before the product.
     pub map: Option<Map>,
-    /// Gets the sums of the columns of the right matrix, which is not transposed.
+    /// Receives the column sums of the right matrix, which is not transposed.
     pub sums: Option<&'a mut [f32]>,
 }
 
-/// Multiplies matrices whose lengths have been checked, on a processor with AVX-512 BF16.
+/// Multiplies matrices whose lengths have been checked. Requires a CPU with AVX-512 BF16.
 ///
 /// # Errors
 ///
-/// Those of the epilogue.
+/// Returns the errors of the epilogue.
 pub(super) fn multiply(
     kernels: &Kernels,
     shape: &Matmul,
@@ -149,11 +149,11 @@ pub(super) fn multiply(
             )
         }),
     };
-    // Its rows are read from end to end only if all of it is packed at once.
+    // Its rows are read sequentially only if the whole matrix is packed at once.
     let all_left =
         (left.lane == 1).then(|| left.pack_all(map, workspace, [rows, ROWS, depth], |_, _| ()));
 
-    // As many for every thread, and as large as the others.
+    // The same number for every thread, and all of the same size.
     let all = rows.div_ceil(ROWS);
     let blocks = match all.div_ceil(BLOCK) {
         1..BLOCKS => all.div_ceil(LEAST).min(BLOCKS),
@@ -161,7 +161,7 @@ pub(super) fn multiply(
     };
     let wide = panels.div_ceil(BLOCKS.div_ceil(blocks));
     let groups = panels.div_ceil(wide);
-    // A group that has all columns has whole rows.
+    // A group with all columns has complete rows.
     let fuse = groups == 1;
     let target = Shared::new(product);
     each(blocks * groups, |index| {

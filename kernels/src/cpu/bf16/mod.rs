@@ -1,5 +1,5 @@
-//! Matrix products of numbers rounded to bf16, summed in f32: twice the speed of f32 where the
-//! processor has dot products of bf16 pairs, the same results (up to the order of sums) elsewhere.
+//! Matrix products of numbers rounded to bf16 with sums in f32. They run at twice the speed of f32
+//! on a CPU with bf16 dot products; other CPUs give the same results up to the order of the sums.
 
 #[cfg(target_arch = "x86_64")]
 mod dot;
@@ -17,12 +17,12 @@ use crate::cpu::matmul::{Matmul, product};
 use crate::cpu::parallel::Shared;
 use crate::error::{KernelError, length};
 
-/// The input of a linear layer.
+/// Input of a linear layer.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// These numbers.
+    /// The values themselves.
     Plain(&'a [f32]),
-    /// What GELU makes of these. It is computed on the way and not kept.
+    /// GELU of these values. It is computed on the fly and not kept.
     Gelu(&'a [f32]),
 }
 
@@ -34,7 +34,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The nearest bf16, ties to even, as f32.
+/// Returns the nearest bf16 as f32, ties to even.
 fn round(value: f32) -> f32 {
     if value.is_nan() {
         return value;
@@ -45,11 +45,11 @@ fn round(value: f32) -> f32 {
 }
 
 impl Kernels {
-    /// `product = left · right` with both rounded to bf16 and sums in f32.
+    /// Computes `product = left · right` with both factors rounded to bf16 and sums in f32.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn matmul_bf16(
         &self,
         shape: &Matmul,
@@ -66,12 +66,11 @@ impl Kernels {
         )
     }
 
-    /// [`Kernels::matmul_bf16`] with what comes before and what follows it, while it is in the
-    /// cache.
+    /// Computes [`Kernels::matmul_bf16`] fused with the operations before and after it.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn linear_bf16(
         &self,
         shape: &Matmul,
@@ -99,13 +98,15 @@ impl Kernels {
         self.finish(rows, product, epilogue)
     }
 
-    /// The gradients of a linear layer's weight, as [`Kernels::matmul_bf16`] of its transposed
-    /// input `x` \[rows, in\] and the gradient `dy` \[rows, out\] of its output, and of its bias,
-    /// the sums of the columns of `dy`.
+    /// Computes the gradients of a linear layer's weight and bias.
+    ///
+    /// The weight's gradient is [`Kernels::matmul_bf16`] of the transposed input `x` \[rows, in\]
+    /// and the gradient `dy` \[rows, out\] of the output. The bias's gradient is the column sums of
+    /// `dy`.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn linear_gradients_bf16(
         &self,
         [rows, inputs, outputs]: [usize; 3],
@@ -140,8 +141,8 @@ impl Kernels {
         self.bias_gradient(shape, dy, bias_gradient)
     }
 
-    /// Whether products of bf16 are faster than those of f32: the processor has AVX-512 BF16 and no
-    /// other instruction set was asked for.
+    /// Returns true if products in bf16 are faster than in f32: the CPU has AVX-512 BF16 and no
+    /// other instruction set was requested.
     pub fn has_bf16(&self) -> bool {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         return self.isa() == crate::cpu::isa::Isa::Avx512

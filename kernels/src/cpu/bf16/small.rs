@@ -1,15 +1,15 @@
-//! Products of matrices that fit into the cache together: both are packed whole.
+//! Products of matrices that fit into the cache together. Both are packed whole.
 
 use super::source::Source;
 use super::vector::{COLUMNS, ROWS, tile};
 use crate::cpu::workspace::Workspace;
 
-/// `product = left · right`, the rows of the product `step` apart.
+/// Computes `product = left · right`; the rows of the product are `step` apart.
 ///
 /// # Safety
 ///
-/// The processor has AVX-512 BF16; the matrices are \[rows, depth\] and \[depth, columns\]; the
-/// product has its rows, and no other thread touches them.
+/// The CPU has AVX-512 BF16; the matrices are \[rows, depth\] and \[depth, columns\]; the product
+/// has its rows, and no other thread touches them.
 pub(crate) unsafe fn multiply(
     workspace: &Workspace,
     [rows, columns, depth]: [usize; 3],
@@ -21,7 +21,7 @@ pub(crate) unsafe fn multiply(
     let (lefts, rights) = (rows.div_ceil(ROWS), columns.div_ceil(COLUMNS));
     let mut memory = workspace.take(pairs * (lefts * ROWS + rights * COLUMNS));
     let a: *mut u32 = memory.pointer().cast();
-    // SAFETY: the memory has room for all panels of both; the caller vouches for the rest.
+    // SAFETY: the memory has room for all panels of both; the caller guarantees the rest.
     unsafe {
         let b = a.add(pairs * lefts * ROWS);
         let (left, next) = left.pack_left(0..rows, 0..depth, a);

@@ -1,4 +1,4 @@
-//! Matrices of f32 of which panels are packed into pairs of bf16.
+//! Packing of f32 matrices into panels of bf16 pairs.
 
 use std::ops::Range;
 
@@ -6,18 +6,18 @@ use super::vector::{Left, ROWS, pack_adjacent, pack_apart, pack_rows};
 use crate::cpu::parallel::Shared;
 use crate::cpu::workspace::Workspace;
 
-/// What is done to numbers before they are rounded: count, from, to.
+/// A function applied to numbers before rounding: count, from, to.
 pub(super) type Map = unsafe fn(usize, *const f32, *mut f32);
 
-/// Steps of the depth that go through a [`Map`] at a time; even.
+/// Steps of the depth that pass through a [`Map`] at a time; even.
 const MAPPED: usize = 8;
 
-/// A matrix of which panels are packed.
+/// A matrix to pack into panels.
 pub(crate) struct Source {
     pub start: Shared,
-    /// Distance of the lanes of a panel.
+    /// Distance between the lanes of a panel.
     pub lane: usize,
-    /// Distance of steps of the depth; one of the two is 1.
+    /// Distance between steps of the depth. One of the two distances is 1.
     pub step: usize,
 }
 
@@ -26,7 +26,7 @@ impl Source {
     ///
     /// # Safety
     ///
-    /// The processor has AVX-512 BF16; lanes and steps exist; `to` has room for the panels.
+    /// The CPU has AVX-512 BF16; lanes and steps exist; `to` has room for the panels.
     pub unsafe fn pack(
         &self,
         lanes: Range<usize>,
@@ -35,7 +35,7 @@ impl Source {
         to: *mut u32,
         panel: usize,
     ) {
-        // SAFETY: as the caller says; one of the two distances is 1.
+        // SAFETY: guaranteed by the caller; one of the two distances is 1.
         unsafe {
             let from = |lane: usize| self.start.at(lane * self.lane + steps.start * self.step);
             if self.lane == 1 {
@@ -51,8 +51,8 @@ impl Source {
         }
     }
 
-    /// Packs the rows `lanes` of a left matrix, and says where those of the first micro-tile are,
-    /// and how many words later those of the next.
+    /// Packs the rows `lanes` of a left matrix. Returns the place of the first micro-tile's rows
+    /// and the distance to the next micro-tile in words.
     ///
     /// # Safety
     ///
@@ -64,7 +64,7 @@ impl Source {
         to: *mut u32,
     ) -> (Left, usize) {
         let tile = ROWS * steps.len().div_ceil(2);
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             if self.lane == 1 {
                 self.pack(lanes, ROWS, steps, to, tile);
@@ -80,7 +80,7 @@ impl Source {
         (left, tile)
     }
 
-    /// [`Source::pack`] of all `lanes` lanes, which are adjacent, of what `map` makes of them.
+    /// Applies `map` to `lanes` adjacent lanes and packs the result like [`Source::pack`].
     ///
     /// # Safety
     ///
@@ -102,7 +102,7 @@ impl Source {
         };
         for start in steps.clone().step_by(MAPPED) {
             let count = MAPPED.min(steps.end - start);
-            // SAFETY: as the caller says; the scratch memory has room for so many steps.
+            // SAFETY: guaranteed by the caller; the scratch memory has room for that many steps.
             unsafe {
                 map(count * lanes, self.start.at(start * self.step), scratch);
                 let to = to.add((start - steps.start) / 2 * width);
@@ -111,7 +111,8 @@ impl Source {
         }
     }
 
-    /// [`Source::pack_left`] of what `map` makes of the rows, whose steps are adjacent.
+    /// Applies `map` to the rows, whose steps are adjacent, and packs the result like
+    /// [`Source::pack_left`].
     ///
     /// # Safety
     ///
@@ -128,7 +129,7 @@ impl Source {
         let scratch = scratch.pointer();
         for first in lanes.clone().step_by(ROWS) {
             let count = ROWS.min(lanes.end - first);
-            // SAFETY: as the caller says; the scratch memory has room for so many rows.
+            // SAFETY: guaranteed by the caller; the scratch memory has room for that many rows.
             unsafe {
                 for lane in 0..count {
                     let from = self.start.at((first + lane) * self.lane + steps.start);

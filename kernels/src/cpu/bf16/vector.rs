@@ -1,8 +1,8 @@
 //! Packing into bf16 pairs, and the micro-kernel, on AVX-512 BF16.
 //!
-//! A word holds the bf16 of two neighbouring steps of the depth, zero where the depth ends. A panel
-//! is \[pairs of depth\]\[width\] words. The left matrix may also be \[rows\]\[pairs of depth\], as
-//! its words are read one by one.
+//! A word holds the bf16 values of two neighbouring steps of the depth, with zero beyond the end of
+//! the depth. A panel is \[pairs of depth\]\[width\] words. The left matrix may also be
+//! \[rows\]\[pairs of depth\], because its words are read one by one.
 
 use std::arch::x86_64::*;
 
@@ -12,12 +12,13 @@ use crate::cpu::simd::avx512::transposed;
 pub(super) const ROWS: usize = 12;
 /// Rows of a micro-tile of which at most half exist.
 const FEW: usize = ROWS / 2;
-/// Steps of the depth that are fetched ahead while packing: rows come from memory, not a cache.
+/// Steps of the depth that are prefetched while packing, because rows come from memory, not from a
+/// cache.
 const AHEAD: usize = 8;
 /// Columns of a micro-tile.
 pub(super) const COLUMNS: usize = 32;
 
-/// A mask of the first `count` lanes.
+/// Returns a mask of the first `count` lanes.
 fn mask(count: usize) -> u16 {
     if count >= 16 {
         u16::MAX
@@ -29,12 +30,12 @@ fn mask(count: usize) -> u16 {
 /// Packs `lanes` lanes that are adjacent in memory into panels of `width`, `panel` words apart;
 /// steps of the depth are `step` apart.
 ///
-/// Rows are read from end to end, as they lie in memory.
+/// Rows are read sequentially, as they lie in memory.
 ///
 /// # Safety
 ///
-/// The processor has AVX-512 and its BF16; `from` has `depth` steps of `lanes` elements; `to` has
-/// room for the panels.
+/// The CPU has AVX-512 and its BF16; `from` has `depth` steps of `lanes` elements; `to` has room
+/// for the panels.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn pack_adjacent(
     (lanes, width): (usize, usize),
@@ -44,7 +45,7 @@ pub(super) unsafe fn pack_adjacent(
     to: *mut u32,
     panel: usize,
 ) {
-    // Word by word the lower half and the upper half of a register.
+    // Alternates the words of the lower and the upper half of a register.
     let order: [u16; 32] = std::array::from_fn(|index| (index / 2 + 16 * (index % 2)) as u16);
     // SAFETY: the array has 64 bytes.
     let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
@@ -53,8 +54,7 @@ pub(super) unsafe fn pack_adjacent(
         for (index, first) in (0..lanes).step_by(width).enumerate() {
             for lane in (0..width).step_by(16) {
                 let exist = lanes.saturating_sub(first + lane);
-                // SAFETY: masked lanes are not touched; the second step is read only where it
-                // exists.
+                // SAFETY: masked lanes are not touched; the second step is read only if it exists.
                 unsafe {
                     let at = from.wrapping_add(2 * pair * step + first + lane);
                     // A prefetch may go beyond the matrix.
@@ -79,11 +79,11 @@ pub(super) unsafe fn pack_adjacent(
     }
 }
 
-/// Rounds `rows` rows of `depth` elements that are `step` apart, to rows of whole words.
+/// Rounds `rows` rows of `depth` elements that are `step` apart, into rows of whole words.
 ///
 /// # Safety
 ///
-/// The processor has AVX-512 and its BF16; `from` has the rows; `to` has room for them.
+/// The CPU has AVX-512 and its BF16; `from` has the rows; `to` has room for them.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn pack_rows(
     rows: usize,
@@ -111,7 +111,7 @@ pub(super) unsafe fn pack_rows(
     }
 }
 
-/// The words of the first 32 of `count` elements, zero where there are fewer.
+/// Returns the words of the first 32 of `count` elements, with zeros beyond `count`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn some_rounded(from: *const f32, count: usize) -> __m512i {
     let (first, second) = (mask(count), mask(count.saturating_sub(16)));
@@ -123,7 +123,7 @@ unsafe fn some_rounded(from: *const f32, count: usize) -> __m512i {
     }
 }
 
-/// The words of two vectors.
+/// Returns the words of two vectors.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 fn rounded(low: __m512, high: __m512) -> __m512i {
     wide_words(_mm512_cvtne2ps_pbh(high, low))
@@ -133,8 +133,8 @@ fn rounded(low: __m512, high: __m512) -> __m512i {
 ///
 /// # Safety
 ///
-/// The processor has AVX-512 and its BF16; `from` has `lanes` ≤ `width` rows of `depth` elements;
-/// `to` has room for the panel.
+/// The CPU has AVX-512 and its BF16; `from` has `lanes` ≤ `width` rows of `depth` elements; `to`
+/// has room for the panel.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn pack_apart(
     (lanes, width): (usize, usize),
@@ -144,7 +144,7 @@ pub(super) unsafe fn pack_apart(
     to: *mut u32,
 ) {
     let pairs = depth.div_ceil(2);
-    // Squares that lie beyond the last lane stay as they are.
+    // Squares beyond the last lane stay unchanged.
     for lane in (0..lanes).step_by(16) {
         let used = mask(width - lane);
         for pair in (0..pairs).step_by(16) {
@@ -179,34 +179,35 @@ fn pairs(value: __m512i) -> __m512bh {
 #[derive(Clone, Copy)]
 pub(super) struct Left {
     pub start: *const u32,
-    /// Distance of rows; 1 in a panel, whose steps are [`ROWS`] apart. Else steps are adjacent.
+    /// Distance between rows; 1 in a panel, whose steps are [`ROWS`] apart. Otherwise steps are
+    /// adjacent.
     pub row: usize,
 }
 
 impl Left {
-    /// A panel.
+    /// Creates a panel.
     pub fn panel(start: *const u32) -> Self {
         Self { start, row: 1 }
     }
 
-    /// What lies `words` later.
+    /// Returns the words that start `words` later.
     ///
     /// # Safety
     ///
-    /// There is so much.
+    /// The words exist.
     pub unsafe fn later(self, words: usize) -> Self {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let start = unsafe { self.start.add(words) };
         Self { start, ..self }
     }
 }
 
-/// `c (+)= a · b` for a micro-tile of which `rows` × `columns` exist.
+/// Computes `c (+)= a · b` for a micro-tile of which `rows` × `columns` exist.
 ///
 /// # Safety
 ///
-/// The processor has AVX-512 and its BF16; `a` has [`ROWS`] rows of `depth` pairs, of which those
-/// beyond `rows` are arbitrary, `b` is a panel of so many; `c` has the rows, `step` apart.
+/// The CPU has AVX-512 and its BF16; `a` has [`ROWS`] rows of `depth` pairs, of which rows from
+/// `rows` on are arbitrary; `b` is a panel of `depth` pairs; `c` has the rows, `step` apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn tile(
     depth: usize,
@@ -218,7 +219,7 @@ pub(super) unsafe fn tile(
     add: bool,
 ) {
     let size = (rows, columns);
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match (columns <= 16, a.row == 1, rows <= FEW) {
             (true, true, true) => vectors::<1, true, FEW>(depth, a, b, size, c, step, add),
@@ -233,8 +234,8 @@ pub(super) unsafe fn tile(
     }
 }
 
-/// [`tile`] of at most `HEIGHT` rows in so many vectors of columns; `PANEL` says whether `a` is
-/// one. All are constants for the compiler, which needs them to address `a` without a
+/// Computes [`tile`] of at most `HEIGHT` rows and `VECTORS` vectors of columns; `PANEL` means that
+/// `a` is a panel. All are compile-time constants, so that the compiler addresses `a` without a
 /// multiplication per row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn vectors<const VECTORS: usize, const PANEL: bool, const HEIGHT: usize>(
@@ -251,8 +252,8 @@ unsafe fn vectors<const VECTORS: usize, const PANEL: bool, const HEIGHT: usize>(
     let (mut a, mut b) = (a.start, b);
     for pair in 0..depth {
         if pair < HEIGHT {
-            // The lines that will be written, a row at a time: all at once they would hold up the
-            // reads. They may lie beyond the matrix.
+            // Prefetches the output lines, one row at a time, because all at once would hold up the
+            // reads. The lines may lie beyond the matrix.
             let line = c.wrapping_add(pair * step).cast();
             _mm_prefetch::<_MM_HINT_T0>(line);
             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(64));

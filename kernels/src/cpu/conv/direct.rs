@@ -1,5 +1,5 @@
-//! The direct convolution as an implicit matrix product: rows of the padded image are read in
-//! place, as NHWC makes all columns and channels of a window's row adjacent.
+//! The direct convolution as an implicit matrix product. It reads rows of the padded image in
+//! place, because NHWC makes all columns and channels of a window's row adjacent.
 
 use super::shape::{Conv2d, Geometry};
 use super::weights::{Spread, panels};
@@ -7,10 +7,10 @@ use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each, piece};
 use crate::cpu::vector::tile::Block;
 
-/// Pieces of work at least, where the images have as many rows.
+/// Smallest number of pieces of work, if the images have as many rows.
 const PIECES: usize = 16;
 
-/// Copies rows of an image (from `first`, counted with the padding) with zeros around them.
+/// Copies rows of an image (from `first`, counted with the padding) and adds the zero padding.
 ///
 /// `to` has `rows` rows of `width + 2 · padding` pixels.
 pub(super) fn pad(geometry: &Geometry, image: &[f32], first: usize, to: &mut [f32]) {
@@ -32,7 +32,7 @@ pub(super) fn pad(geometry: &Geometry, image: &[f32], first: usize, to: &mut [f3
     }
 }
 
-/// The convolution of `input` with spread weights; `flip` mirrors the taps.
+/// Computes the convolution of `input` with spread weights; `flip` mirrors the taps.
 pub(super) fn forward(
     kernels: &Kernels,
     shape: &Conv2d,

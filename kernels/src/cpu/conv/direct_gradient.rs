@@ -7,15 +7,16 @@ use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each};
 use crate::cpu::vector::tile::Block;
 
-/// Elements that all partial sums together may have, unless there are only two of them.
+/// Largest number of elements of all partial sums together, unless only two sums exist.
 const PARTIAL_ELEMENTS: usize = 6 << 20;
-/// Partial sums at most: a fixed number, or the result would depend on the number of threads.
+/// Largest number of partial sums. It is fixed, because results must not depend on the number of
+/// threads.
 const PARTS: usize = 16;
-/// Pixels that are summed at a time, so that they stay in the first-level cache.
+/// Pixels that are summed at a time, so that they stay in the L1 cache.
 const PIXELS: usize = 64;
 
-/// The input's gradient where it is no convolution: every tap adds its product to the pixels that
-/// it has seen, in a padded image.
+/// Computes the input's gradient if it is no convolution: every tap adds its product to the pixels
+/// that it read, in a padded image.
 pub(super) fn input(
     kernels: &Kernels,
     shape: &Conv2d,
@@ -77,8 +78,8 @@ pub(super) fn input(
     });
 }
 
-/// The weight's gradient: for every row of taps the product of the image, transposed, with the
-/// gradient.
+/// Computes the weight's gradient: for every row of taps, the product of the transposed image and
+/// the gradient.
 pub(super) fn weight(
     kernels: &Kernels,
     shape: &Conv2d,
@@ -132,11 +133,11 @@ pub(super) fn weight(
     gather(kernels, (rows, geometry.output), spread.slice(), result);
 }
 
-/// Writes what one image contributes to `sum`, \[tap\]\[in\]\[lane\], or adds it.
+/// Writes the contribution of one image to `sum`, \[tap\]\[in\]\[lane\], or adds it.
 ///
 /// # Safety
 ///
-/// `sum` is good for all rows of whole vectors, and nothing else touches it.
+/// `sum` is valid for all rows of whole vectors, and nothing else touches it.
 unsafe fn sum_image(
     kernels: &Kernels,
     shape: &Conv2d,
@@ -157,7 +158,7 @@ unsafe fn sum_image(
         pad(geometry, image, 0, scratch.slice());
         scratch.slice()
     };
-    // Vectors are read whole, so pixels have to be whole vectors wide.
+    // Vectors are loaded whole, so a pixel's length must be a multiple of the vector length.
     let gradient: &[f32] = if lanes == geometry.output {
         gradient
     } else {
@@ -180,7 +181,7 @@ unsafe fn sum_image(
         for y in 0..shape.kernel[0] {
             for column in (0..lanes).step_by(panel) {
                 // SAFETY: the windows of `count` rows lie within the padded image and the gradient;
-                // `sum` is as the caller says.
+                // `sum` is guaranteed by the caller.
                 unsafe {
                     let row = first * shape.stride[0] + y;
                     (kernels.table.block)(&Block {

@@ -1,8 +1,8 @@
 //! Two-dimensional convolution of NHWC images, forward and both gradients.
 //!
-//! 3×3 windows with stride 1 go through Winograd's algorithm, which needs a quarter of the
-//! multiplications; everything else through a direct implicit matrix product, 1×1 windows with
-//! stride 1 through a plain one.
+//! 3×3 windows with stride 1 use Winograd's algorithm, which needs a quarter of the
+//! multiplications. 1×1 windows with stride 1 use a plain matrix product, all others an implicit
+//! matrix product (direct convolution).
 
 mod direct;
 mod direct_gradient;
@@ -20,14 +20,15 @@ use shape::Route;
 const OP: &str = "conv2d";
 
 impl Kernels {
-    /// `output = input ⊛ weight`: `input` \[batch, height, width, in\], `weight` \[out, in, kernel
-    /// height, kernel width\], `output` \[batch, out height, out width, out\], see
-    /// [`Conv2d::output_size`].
+    /// Computes `output = input ⊛ weight`.
+    ///
+    /// `input` is \[batch, height, width, in\], `weight` \[out, in, kernel height, kernel width\],
+    /// and `output` \[batch, out height, out width, out\]; see [`Conv2d::output_size`].
     ///
     /// # Errors
     ///
-    /// A shape without output, slices of other lengths than it says, a method that does not cover
-    /// it.
+    /// Fails if the shape has no output, if the length of a slice does not match, or if the method
+    /// does not cover the shape.
     pub fn conv2d(
         &self,
         shape: &Conv2d,
@@ -70,12 +71,14 @@ impl Kernels {
         Ok(())
     }
 
-    /// The gradient with respect to the input: `gradient` has the shape of the output,
-    /// `input_gradient` that of the input; both as in [`Kernels::conv2d`].
+    /// Computes the gradient with respect to the input.
+    ///
+    /// `gradient` has the shape of the output, `input_gradient` that of the input; both as in
+    /// [`Kernels::conv2d`].
     ///
     /// # Errors
     ///
-    /// As for [`Kernels::conv2d`].
+    /// Returns the errors of [`Kernels::conv2d`].
     pub fn conv2d_input_gradient(
         &self,
         shape: &Conv2d,
@@ -120,12 +123,14 @@ impl Kernels {
         Ok(())
     }
 
-    /// The gradient with respect to the weight: `gradient` has the shape of the output,
-    /// `weight_gradient` that of the weight; both as in [`Kernels::conv2d`].
+    /// Computes the gradient with respect to the weight.
+    ///
+    /// `gradient` has the shape of the output, `weight_gradient` that of the weight; both as in
+    /// [`Kernels::conv2d`].
     ///
     /// # Errors
     ///
-    /// As for [`Kernels::conv2d`].
+    /// Returns the errors of [`Kernels::conv2d`].
     pub fn conv2d_weight_gradient(
         &self,
         shape: &Conv2d,

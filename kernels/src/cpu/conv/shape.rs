@@ -1,4 +1,4 @@
-//! Shapes of convolutions and which algorithm is used for them.
+//! Shapes of convolutions, and the choice of the algorithm.
 
 use super::OP;
 use crate::error::{KernelError, volume};
@@ -6,7 +6,7 @@ use crate::error::{KernelError, volume};
 /// Shape of a two-dimensional convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Conv2d {
-    /// Images.
+    /// Number of images.
     pub batch: usize,
     /// Rows of the input.
     pub height: usize,
@@ -18,21 +18,21 @@ pub struct Conv2d {
     pub out_channels: usize,
     /// Rows and columns of the window.
     pub kernel: [usize; 2],
-    /// Step of the window down and to the right.
+    /// Vertical and horizontal stride of the window.
     pub stride: [usize; 2],
-    /// Zeros above and below, and on the left and on the right.
+    /// Zeros above and below, and to the left and right of the image.
     pub padding: [usize; 2],
 }
 
-/// How a convolution is computed.
+/// Algorithm of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ConvMethod {
-    /// Winograd where it is faster, else direct.
+    /// Winograd if it is faster, else direct.
     #[default]
     Auto,
-    /// Direct everywhere: rounding errors as small as those of a matrix product.
+    /// Always direct: rounding errors as small as those of a matrix product.
     Direct,
-    /// Winograd: errors up to about 1e-5 of the largest value; 3×3 windows with stride 1 only.
+    /// Winograd: errors up to about 1e-5 of the largest value; only for 3×3 windows with stride 1.
     Winograd,
 }
 
@@ -44,14 +44,14 @@ pub(super) enum Route {
     Winograd,
 }
 
-/// Elements of the three tensors.
+/// Number of elements of the three tensors.
 pub(super) struct Sizes {
     pub input: usize,
     pub weight: usize,
     pub output: usize,
 }
 
-/// What the inner code needs to know: images, sizes of input and output, padding.
+/// Sizes for the inner code: images, input, output, padding.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
     pub batch: usize,
@@ -65,11 +65,11 @@ pub(super) struct Geometry {
 }
 
 impl Conv2d {
-    /// Rows and columns of the output.
+    /// Returns the rows and columns of the output.
     ///
     /// # Errors
     ///
-    /// A size of zero, or a window that is larger than the padded image.
+    /// Fails if a size is zero, or if the window is larger than the padded image.
     pub fn output_size(&self) -> Result<[usize; 2], KernelError> {
         let side = |size: usize, axis: usize| {
             let (window, stride, padding) =
@@ -95,7 +95,7 @@ impl Conv2d {
         let (batch, input) = (("batch", self.batch), ("in_channels", self.in_channels));
         let output = ("out_channels", self.out_channels);
         let [rows, columns] = self.output_size()?;
-        // What scratch memory will hold has to be possible too.
+        // The scratch memory must have a valid size too.
         volume(
             OP,
             &[
@@ -140,8 +140,8 @@ impl Conv2d {
         })
     }
 
-    /// The convolution that leads from the output's gradient to the input's, if there is one: the
-    /// stride must be 1 and the padding smaller than the window.
+    /// Returns the convolution that computes the input's gradient from the output's, if one exists:
+    /// the stride must be 1 and the padding smaller than the window.
     pub(super) fn mirrored(&self) -> Result<Option<(Self, Geometry)>, KernelError> {
         let fits = |axis: usize| self.stride[axis] == 1 && self.padding[axis] < self.kernel[axis];
         if !fits(0) || !fits(1) {
@@ -159,7 +159,7 @@ impl Conv2d {
         Ok(Some((mirror, mirror.geometry()?)))
     }
 
-    /// Rows, depth and columns of the matrix product that a 1×1 window is.
+    /// Returns rows, depth and columns of the matrix product that equals a 1×1 window.
     pub(super) fn pointwise(&self) -> [usize; 3] {
         let rows = self.batch * self.height * self.width;
         [rows, self.in_channels, self.out_channels]
@@ -183,7 +183,8 @@ impl Conv2d {
         }
     }
 
-    /// Few channels leave the transforms unpaid, small images leave the tiles empty.
+    /// Returns true if Winograd is faster. With few channels the transforms cost too much, and
+    /// small images do not fill the tiles.
     fn winograd_pays(&self) -> Result<bool, KernelError> {
         let [rows, columns] = self.output_size()?;
         let tiled = rows.next_multiple_of(4) * columns.next_multiple_of(4);

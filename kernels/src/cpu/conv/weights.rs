@@ -1,8 +1,7 @@
-//! Layouts of the weights inside of the kernels.
+//! Layouts of the weights inside the kernels.
 //!
-//! "Spread" weights are \[depth\]\[tap\]\[lane\]: `depth` runs over the channels that are summed
-//! over, `lane` over those of the result, padded with zeros to whole vectors. Gradients come in the
-//! same form.
+//! "Spread" weights are \[depth\]\[tap\]\[lane\]: `depth` runs over the channels of the sum, `lane`
+//! over those of the result, padded with zeros to whole vectors. Gradients have the same form.
 
 use super::shape::Conv2d;
 use crate::cpu::kernels::Kernels;
@@ -12,14 +11,14 @@ use crate::cpu::workspace::Lease;
 /// Channels whose weights are converted at a time.
 const CHANNELS: usize = 16;
 
-/// Weights as \[depth\]\[tap\]\[lane\], `lanes` in a row.
+/// Weights as \[depth\]\[tap\]\[lane\] with `lanes` per row.
 pub(super) struct Spread<'a> {
     pub weights: Lease<'a>,
     pub depth: usize,
     pub lanes: usize,
 }
 
-/// Spread weights that sum over the input's channels.
+/// Spreads weights for a sum over the input's channels.
 pub(super) fn by_output<'a>(kernels: &'a Kernels, shape: &Conv2d, weight: &[f32]) -> Spread<'a> {
     let (depth, lanes) = (shape.in_channels, shape.out_channels);
     let per_output = depth * shape.taps();
@@ -47,7 +46,7 @@ pub(super) fn by_output<'a>(kernels: &'a Kernels, shape: &Conv2d, weight: &[f32]
     }
 }
 
-/// Spread weights that sum over the output's channels.
+/// Spreads weights for a sum over the output's channels.
 pub(super) fn by_input<'a>(kernels: &'a Kernels, shape: &Conv2d, weight: &[f32]) -> Spread<'a> {
     let (depth, lanes, taps) = (shape.out_channels, shape.in_channels, shape.taps());
     let padded = lanes.next_multiple_of(kernels.table.lanes);
@@ -75,7 +74,7 @@ pub(super) fn by_input<'a>(kernels: &'a Kernels, shape: &Conv2d, weight: &[f32])
     }
 }
 
-/// Room for rows of lanes, zero where the padding is.
+/// Takes scratch memory for rows of lanes, with zeros in the padding.
 fn room(kernels: &Kernels, rows: usize, lanes: usize, padded: usize) -> Lease<'_> {
     if lanes == padded {
         return kernels.workspace.take(rows * padded);
@@ -83,8 +82,8 @@ fn room(kernels: &Kernels, rows: usize, lanes: usize, padded: usize) -> Lease<'_
     kernels.workspace.zeros(rows * padded)
 }
 
-/// Writes a gradient in the spread form (summed over the input's channels) as \[out, in, height,
-/// width\].
+/// Converts a gradient from the spread form (summed over the input's channels) to \[out, in,
+/// height, width\].
 pub(super) fn gather(
     kernels: &Kernels,
     (rows, outputs): (usize, usize),
@@ -109,7 +108,7 @@ pub(super) fn gather(
     });
 }
 
-/// Spread weights in panels as wide as two vectors: \[panel\]\[tap\]\[depth\]\[lane\].
+/// Arranges spread weights in panels two vectors wide: \[panel\]\[tap\]\[depth\]\[lane\].
 pub(super) fn panels<'a>(
     kernels: &'a Kernels,
     mut spread: Spread<'a>,

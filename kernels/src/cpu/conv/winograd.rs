@@ -1,5 +1,5 @@
-//! Convolution by Winograd's F(4×4, 3×3): transform, 36 matrix products, transform back, a group of
-//! tiles at a time, so that the transformed tiles stay in the second-level cache.
+//! Convolution by Winograd's F(4×4, 3×3): transform, 36 matrix products, inverse transform. It
+//! processes a group of tiles at a time, so that the transformed tiles stay in the L2 cache.
 
 use super::shape::Geometry;
 use super::weights::Spread;
@@ -9,15 +9,15 @@ use crate::cpu::table::Table;
 use crate::cpu::vector::tile::Block;
 use crate::cpu::vector::winograd::Strip;
 
-/// Tiles per group, about: fewer leave more of the second-level cache to the weights.
+/// Approximate number of tiles per group. Fewer tiles leave more of the L2 cache to the weights.
 const TILES: usize = 32;
-/// Elements between planes beyond their contents: with a power of two, all 36 streams would fall
-/// into one set of the first-level cache.
+/// Extra elements between planes. With a power of two, all 36 streams would map to one set of the
+/// L1 cache.
 pub(super) const PLANE_GAP: usize = 16;
 /// Depth rows of weights that are transformed at a time.
 const ROWS: usize = 8;
 
-/// Strips of tiles (four rows of an image of the output), and how they are grouped.
+/// Strips of tiles (four rows of an output image), and their grouping.
 #[derive(Clone, Copy)]
 pub(super) struct Strips {
     /// Strips per image.
@@ -31,7 +31,7 @@ pub(super) struct Strips {
 }
 
 impl Strips {
-    /// Groups of about `together` tiles.
+    /// Forms groups of about `together` tiles.
     pub(super) fn new(geometry: &Geometry, together: usize) -> Self {
         let per_image = geometry.out_height.div_ceil(4);
         let tiles = geometry.out_width.div_ceil(4);
@@ -48,7 +48,7 @@ impl Strips {
     }
 }
 
-/// The strip `index` of the input.
+/// Returns the strip `index` of the input.
 pub(super) fn input_strip(
     geometry: &Geometry,
     strips: &Strips,
@@ -70,7 +70,7 @@ pub(super) fn input_strip(
     (strip, image)
 }
 
-/// The strip `index` of the output, its first `channels` channels.
+/// Returns the strip `index` of the output with its first `channels` channels.
 pub(super) fn output_strip(
     geometry: &Geometry,
     strips: &Strips,
@@ -124,7 +124,7 @@ fn transform_weights(
     });
 }
 
-/// The convolution of `input` with spread weights; `flip` mirrors the taps.
+/// Computes the convolution of `input` with spread weights; `flip` mirrors the taps.
 pub(super) fn forward(
     kernels: &Kernels,
     geometry: &Geometry,
@@ -151,8 +151,8 @@ pub(super) fn forward(
         let mut transformed = kernels.workspace.take(36 * plane_in);
         let mut products = kernels.workspace.take(36 * plane_out);
         let (transformed, products) = (transformed.pointer(), products.pointer());
-        // SAFETY: the planes have room for all tiles of the group; strips read the input where it
-        // is and write rows of the output that belong to them alone.
+        // SAFETY: the planes have room for all tiles of the group; strips read the input in place
+        // and write rows of the output that belong to them alone.
         unsafe {
             for (place, index) in range.clone().enumerate() {
                 let (strip, image) = input_strip(geometry, &strips, index, [plane_in, step]);

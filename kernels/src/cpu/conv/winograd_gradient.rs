@@ -1,5 +1,5 @@
 //! The weight's gradient in Winograd's domain: transform input and gradient, multiply, sum over all
-//! tiles, transform the sums back.
+//! tiles, and transform the sums back.
 
 use super::shape::Geometry;
 use super::weights;
@@ -8,16 +8,17 @@ use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each};
 use crate::cpu::vector::tile::Block;
 
-/// Tiles per group, about: the depth of the products.
+/// Approximate number of tiles per group, which is the depth of the products.
 const TILES: usize = 64;
-/// Elements that all partial sums together may have, unless there are only two of them.
+/// Largest number of elements of all partial sums together, unless only two sums exist.
 const PARTIAL_ELEMENTS: usize = 6 << 20;
-/// Partial sums at most: a fixed number, or the result would depend on the number of threads.
+/// Largest number of partial sums. It is fixed, because results must not depend on the number of
+/// threads.
 const PARTS: usize = 16;
 /// Output channels that are computed at a time.
 const CHANNELS: usize = 128;
 
-/// How the sum is divided: into parts of the batch and blocks of output channels.
+/// Division of the sum into parts of the batch and blocks of output channels.
 struct Division {
     parts: usize,
     blocks: usize,
@@ -89,7 +90,7 @@ pub(super) fn weight(
     weights::gather(kernels, (rows * 9, geometry.output), spread.slice(), result);
 }
 
-/// One partial sum: some of the batch, some of the output channels.
+/// Computes one partial sum, over part of the batch and some of the output channels.
 fn part(
     kernels: &Kernels,
     geometry: &Geometry,
@@ -118,7 +119,7 @@ fn part(
         let tiles = range.len() * strips.tiles;
         let (plane_in, plane_out) = (tiles * step + PLANE_GAP, tiles * lanes + PLANE_GAP);
         // SAFETY: the planes have room for all tiles of the group, `sum` for 36 planes; strips are
-        // read where they are.
+        // read in place.
         unsafe {
             for (place, index) in range.enumerate() {
                 let (strip, image) = input_strip(geometry, strips, index, [plane_in, step]);

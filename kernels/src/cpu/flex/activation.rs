@@ -1,4 +1,4 @@
-//! GELU, and the sum that ends a residual block.
+//! GELU, and the sum at the end of a residual block.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
@@ -9,15 +9,16 @@ use super::tensor::{changed, filled, numbers};
 use crate::KernelError;
 use crate::cpu::{Epilogue, Kernels};
 
-/// `x · Φ(x)`, with the exact normal distribution.
+/// Computes `x · Φ(x)`, GELU with the exact normal distribution.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Gelu, x.into_dispatch(), vec![])
 }
 
-/// `a + b`, then ReLU if asked for.
+/// Computes `a + b`, then ReLU if requested.
 ///
 /// # Panics
-/// When the shapes differ.
+///
+/// Panics if the shapes differ.
 pub fn add<const D: usize>(a: Tensor<D>, b: Tensor<D>, relu: bool) -> Tensor<D> {
     apply(Add { relu }, a.into_dispatch(), vec![b.into_dispatch()])
 }

@@ -8,12 +8,15 @@ use super::tensor::{dims, filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
 
-/// `softmax(q kᵀ / √d) v` for every head; `qkv` is \[batch, tokens, 3 · width\], rows of query, key
-/// and value, each with the heads one after another; the result \[batch, tokens, width\]. With
-/// `bf16` the factors of its products are rounded to it where that is faster.
+/// Computes `softmax(q kᵀ / √d) v` for every head.
+///
+/// `qkv` is \[batch, tokens, 3 · width\]: rows of query, key and value, each with the heads one
+/// after another. The result is \[batch, tokens, width\]. `bf16` rounds the factors of the products
+/// to bf16 if that is faster.
 ///
 /// # Panics
-/// When the heads do not divide the width, as Burn's own operations do.
+///
+/// Panics if the number of heads does not divide the width, as Burn's own operations do.
 pub fn attention(qkv: Tensor<3>, heads: usize, bf16: bool) -> Tensor<3> {
     apply(Attention { heads, bf16 }, qkv.into_dispatch(), vec![])
 }
@@ -29,7 +32,7 @@ impl Attention {
         let &[batch, tokens, rows] = dims(qkv) else {
             return Err(KernelError::Storage);
         };
-        // A remainder makes for another number of elements, which the kernel refuses.
+        // A remainder changes the number of elements, which the kernel refuses.
         let depth = rows / 3 / self.heads.max(1);
         Ok(crate::cpu::Attention {
             batch,

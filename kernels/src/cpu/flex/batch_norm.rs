@@ -1,4 +1,4 @@
-//! Batch normalization of channels-last data, with the ReLU that often follows.
+//! Batch normalization of channels-last data, with an optional ReLU.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,15 +16,17 @@ use crate::cpu::{BatchNorm, BatchNormGradients, Kernels, Moments};
 pub struct BatchMoments {
     /// Means.
     pub mean: Vec<f32>,
-    /// Variances, divided by the number of values.
+    /// Variances, biased (divided by the number of values).
     pub variance: Vec<f32>,
 }
 
-/// Normalises `x`, \[…, channels\], by mean and variance of this batch, which it returns too;
-/// `weight` and `bias` are \[channels\].
+/// Normalises `x` by mean and variance of this batch, and returns these too.
+///
+/// `x` is \[…, channels\], `weight` and `bias` are \[channels\].
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+///
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn batch_norm_train<const D: usize>(
     x: Tensor<D>,
     [weight, bias]: [Tensor<1>; 2],
@@ -40,14 +42,15 @@ pub fn batch_norm_train<const D: usize>(
     };
     let others = vec![weight.into_dispatch(), bias.into_dispatch()];
     let out = apply(operation, x.into_dispatch(), others);
-    // The operation has been computed, so they are there.
+    // The operation has been computed, so the moments are set.
     (out, moments.get().cloned().unwrap_or_default())
 }
 
-/// Normalises `x`, \[…, channels\], by given `moments`, as in evaluation.
+/// Normalises `x` by given `moments`, as in evaluation. `x` is \[…, channels\].
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+///
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn batch_norm<const D: usize>(
     x: Tensor<D>,
     [weight, bias]: [Tensor<1>; 2],
@@ -70,7 +73,7 @@ struct Normalisation {
     epsilon: f32,
     relu: bool,
     of_batch: bool,
-    /// Set by the forward pass where they are those of the batch.
+    /// The batch's moments, set by the forward pass in training.
     moments: Arc<OnceLock<BatchMoments>>,
 }
 
@@ -99,7 +102,7 @@ impl Operation for Normalisation {
             return Err(KernelError::Storage);
         };
         let norm = self.norm(x);
-        // Set already where a result is computed again.
+        // They are set already if the result is recomputed.
         if self.moments.get().is_none() {
             let mut mean = vec![0.0; norm.shape.columns];
             let mut variance = mean.clone();

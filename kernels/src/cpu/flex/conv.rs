@@ -1,4 +1,4 @@
-//! Convolution of channels-last images, with what often follows it: bias, residual, ReLU.
+//! Convolution of channels-last images, with optional bias, residual and ReLU.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
@@ -9,26 +9,27 @@ use super::tensor::{changed, dims, filled, last, numbers};
 use crate::KernelError;
 use crate::cpu::{Conv2d, ConvMethod, Kernels, Rows};
 
-/// How a convolution slides, and how it is computed.
+/// Stride, padding and algorithm of a convolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConvOptions {
-    /// Step of the window down and to the right.
+    /// Vertical and horizontal stride of the window.
     pub stride: [usize; 2],
-    /// Zeros above and below, and on the left and on the right.
+    /// Zeros above and below, and to the left and right of the image.
     pub padding: [usize; 2],
-    /// How it is computed.
+    /// Algorithm of the convolution.
     pub method: ConvMethod,
-    /// Whether ReLU follows.
+    /// Applies ReLU afterwards.
     pub relu: bool,
 }
 
-/// `x ⊛ weight + bias + residual`, then ReLU if asked for.
+/// Computes `x ⊛ weight + bias + residual`, then ReLU if requested.
 ///
 /// `x` is \[batch, height, width, in\], `weight` \[out, in, kernel height, kernel width\], `bias`
 /// \[out\], `residual` and the result \[batch, out height, out width, out\].
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+///
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn conv2d(
     x: Tensor<4>,
     weight: Tensor<4>,
@@ -47,7 +48,7 @@ pub fn conv2d(
     apply(operation, x.into_dispatch(), others)
 }
 
-/// Inputs: images, weight, then bias and residual if there are.
+/// The operation. Its inputs are images, weight, and the optional bias and residual.
 #[derive(Debug)]
 struct Convolution {
     options: ConvOptions,
@@ -87,7 +88,7 @@ impl Convolution {
     }
 }
 
-/// A matrix of all pixels by channels.
+/// Returns the shape of the matrix of all pixels by channels.
 pub(super) fn pixels(tensor: &FlexTensor) -> Rows {
     let columns = last(tensor);
     Rows {

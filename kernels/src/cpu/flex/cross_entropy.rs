@@ -1,4 +1,4 @@
-//! Mean cross-entropy of softmax against classes, whose gradient is computed with it.
+//! Mean cross-entropy of softmax against classes. It computes the gradient in the forward pass.
 
 use std::sync::OnceLock;
 
@@ -11,11 +11,15 @@ use super::tensor::{filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
 
-/// The mean over rows of `-log softmax(logits)[class]`, where a share of `smoothing` of each class
-/// is spread evenly over all; `logits` is \[rows, classes\], the result has one element.
+/// Computes the mean cross-entropy with label smoothing.
+///
+/// It is the mean over rows of `-log softmax(logits)[class]`, where a share `smoothing` of each
+/// class is spread evenly over all classes. `logits` is \[rows, classes\]; the result has one
+/// element.
 ///
 /// # Panics
-/// When there is not one class per row, or one that is not among the columns.
+///
+/// Panics unless `classes` has one valid class per row.
 pub fn cross_entropy(logits: Tensor<2>, classes: Vec<u32>, smoothing: f64) -> Tensor<1> {
     let operation = CrossEntropy {
         classes,
@@ -29,7 +33,7 @@ pub fn cross_entropy(logits: Tensor<2>, classes: Vec<u32>, smoothing: f64) -> Te
 struct CrossEntropy {
     classes: Vec<u32>,
     smoothing: f32,
-    /// That of each row's own loss.
+    /// Gradient of each row's own loss.
     gradient: OnceLock<FlexTensor>,
 }
 

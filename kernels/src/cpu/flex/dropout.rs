@@ -1,4 +1,4 @@
-//! Dropout whose mask is not kept, but drawn again in backward.
+//! Dropout that redraws its mask in the backward pass instead of keeping it.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Distribution, Tensor, TensorData};
@@ -8,10 +8,10 @@ use super::tensor::{filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
 
-/// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`
-/// (Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>).
+/// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`.
 ///
-/// The mask follows from one draw of the device's generator, whatever the number of threads.
+/// Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>. The mask follows from
+/// one draw of the device's generator, independent of the number of threads.
 pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
     if rate <= 0.0 {
         return x;
@@ -25,7 +25,7 @@ pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
     apply(operation, x.into_dispatch(), vec![])
 }
 
-/// A number made of the leading 22 bits of each draw.
+/// Combines the leading 22 bits of each draw into one number.
 fn seed(drawn: &TensorData) -> u64 {
     let bits = |value: f32| (value * (1 << 22) as f32) as u64;
     let values = drawn.iter::<f32>();

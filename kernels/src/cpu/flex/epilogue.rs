@@ -1,11 +1,11 @@
-//! Bias, residual and ReLU among the inputs of an operation.
+//! Bias, residual and ReLU as inputs of an operation.
 
 use burn::backend::flex::FlexTensor;
 
 use super::tensor::numbers;
 use crate::KernelError;
 
-/// Which of them there are.
+/// The operations that are present.
 #[derive(Clone, Copy)]
 pub(super) struct Epilogue {
     pub bias: bool,
@@ -14,7 +14,7 @@ pub(super) struct Epilogue {
 }
 
 impl Epilogue {
-    /// As the kernels want it; `inputs` are the bias and the residual, as far as there are any.
+    /// Converts to the kernels' form; `inputs` are the bias and the residual, if present.
     pub fn of(self, inputs: &[FlexTensor]) -> Result<crate::cpu::Epilogue<'_>, KernelError> {
         let bias = inputs.first().filter(|_| self.bias);
         let residual = inputs.last().filter(|_| self.residual);

@@ -9,11 +9,13 @@ use super::tensor::{filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
 
-/// `(x − mean) / √(variance + epsilon) · weight + bias` of each row; `x` is \[…, features\], weight
-/// and bias \[features\].
+/// Computes `(x − mean) / √(variance + epsilon) · weight + bias` of each row.
+///
+/// `x` is \[…, features\], weight and bias are \[features\].
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+///
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn layer_norm<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<1>,

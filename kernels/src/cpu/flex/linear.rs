@@ -1,4 +1,4 @@
-//! Linear layers, with what often goes before and follows them: GELU; bias, residual, ReLU.
+//! Linear layers, with an optional GELU before them and optional bias, residual and ReLU.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
@@ -10,24 +10,26 @@ use super::tensor::{changed, dims, filled, numbers};
 use crate::KernelError;
 use crate::cpu::{Input, Kernels, Matmul, Rows};
 
-/// How a linear layer is computed.
+/// Options of a linear layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearOptions {
-    /// Whether GELU goes before. Its result is not kept but computed again in backward: in `bf16`
-    /// that is faster, in `f32` it saves memory only.
+    /// Applies GELU to the input. The result is not kept but recomputed in backward, which is
+    /// faster in `bf16` and only saves memory in `f32`.
     pub gelu: bool,
-    /// Whether ReLU follows.
+    /// Applies ReLU afterwards.
     pub relu: bool,
-    /// Whether the factors of all products are rounded to bf16, sums being in f32.
+    /// Rounds the factors of all products to bf16; sums stay in f32.
     pub bf16: bool,
 }
 
-/// `x weight + bias + residual`, then ReLU if asked for; with GELU, `gelu(x)` in place of `x`.
+/// Computes `x weight + bias + residual`, then ReLU if requested; with GELU, `gelu(x)` replaces
+/// `x`.
 ///
 /// `x` is \[…, in\], `weight` \[in, out\], `bias` \[out\], `residual` and the result \[…, out\].
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+///
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn linear<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<2>,
@@ -46,7 +48,7 @@ pub fn linear<const D: usize>(
     apply(operation, x.into_dispatch(), others)
 }
 
-/// Inputs: rows, weight, then bias and residual if there are.
+/// The operation. Its inputs are rows, weight, and the optional bias and residual.
 #[derive(Debug)]
 struct Layer {
     options: LinearOptions,
@@ -63,7 +65,7 @@ impl Layer {
         }
     }
 
-    /// A product of which the left factor is `input`, and what follows it.
+    /// Multiplies `input` by `right` and applies `epilogue`.
     fn multiply(
         &self,
         kernels: &Kernels,
@@ -95,7 +97,7 @@ impl Layer {
     }
 }
 
-/// The product of the rows of `x` and `weight`.
+/// Returns the shape of the product of the rows of `x` and `weight`.
 fn shape(x: &FlexTensor, weight: &FlexTensor) -> Result<Matmul, KernelError> {
     let &[depth, columns] = dims(weight) else {
         return Err(KernelError::Storage);

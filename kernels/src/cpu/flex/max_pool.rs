@@ -8,22 +8,23 @@ use super::tensor::{dims, filled, numbers};
 use crate::KernelError;
 use crate::cpu::{Kernels, MaxPool2d};
 
-/// How a window slides.
+/// Window, stride and padding of a pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
     /// Rows and columns of the window.
     pub kernel: [usize; 2],
-    /// Step of the window down and to the right.
+    /// Vertical and horizontal stride of the window.
     pub stride: [usize; 2],
     /// Pixels around the image that never win; at most half a window.
     pub padding: [usize; 2],
 }
 
-/// The largest value of every window; `x` is \[batch, height, width, channels\], and so is the
-/// result.
+/// Returns the largest value of every window; `x` and the result are \[batch, height, width,
+/// channels\].
 ///
 /// # Panics
-/// When the windows do not fit into the images, as Burn's own operations do.
+///
+/// Panics if the windows do not fit into the images, as Burn's own operations do.
 pub fn max_pool2d(x: Tensor<4>, options: PoolOptions) -> Tensor<4> {
     apply(MaxPool { options }, x.into_dispatch(), vec![])
 }

@@ -9,7 +9,7 @@ use super::tensor::{dims, filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
 
-/// \[batch, height, width, channels\] to \[batch, channels\].
+/// Averages \[batch, height, width, channels\] over the pixels to \[batch, channels\].
 pub fn mean_of_pixels(x: Tensor<4>) -> Tensor<2> {
     let [_, height, width, _] = x.dims();
     apply(Mean { height, width }, x.into_dispatch(), vec![])

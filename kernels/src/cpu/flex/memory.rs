@@ -1,8 +1,8 @@
-//! Memory of results: buffers that go back to a pool when the last tensor that owns them is gone.
+//! Memory of results: buffers that return to a pool when their last tensor is dropped.
 //!
-//! A training step makes tensors of the same sizes again and again. Memory that is fresh from the
-//! system costs a page fault per 4 KiB and has to be zeroed; memory of the pool is there, and large
-//! buffers lie in huge pages (see `pages`).
+//! A training step repeatedly creates tensors of the same sizes. Fresh memory from the system costs
+//! a page fault per 4 KiB and must be zeroed; memory of the pool needs neither, and large buffers
+//! use huge pages (see `pages`).
 
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +11,10 @@ use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProper
 
 use crate::cpu::pages::Buffer;
 
-/// Smaller results come from the system: its allocator has those at hand.
+/// Smaller results come from the system allocator, which has such blocks ready.
 const POOLED: usize = 4096;
 
-/// Buffers that nobody owns, and how much memory the owned ones had at most.
+/// Free buffers, and the peak of the memory in use.
 #[derive(Debug)]
 struct Pool {
     free: Vec<Buffer>,
@@ -35,7 +35,7 @@ fn with_pool<R>(action: impl FnOnce(&mut Pool) -> R) -> R {
 }
 
 impl Pool {
-    /// The smallest free buffer that suffices, but none of twice the length.
+    /// Takes the smallest sufficient free buffer of less than twice the length.
     fn take(&mut self, length: usize) -> Option<Buffer> {
         let fits = |buffer: &Buffer| buffer.length >= length && buffer.length / 2 <= length;
         let candidates = self
@@ -43,7 +43,7 @@ impl Pool {
             .iter()
             .enumerate()
             .filter(|(_, buffer)| fits(buffer));
-        // Of those that fit equally well the one that came last: it may still be in the cache.
+        // Of equally good buffers the newest one, which may still be in the cache.
         let (index, _) = candidates.rev().min_by_key(|(_, buffer)| buffer.length)?;
         let buffer = self.free.remove(index);
         self.free_elements -= buffer.length;
@@ -55,13 +55,13 @@ impl Pool {
         self.most_owned = self.most_owned.max(self.owned_elements);
     }
 
-    /// Keeps a buffer, and gives back to the system what is more than was ever owned at once.
+    /// Keeps a buffer, and returns the buffers beyond the peak use, for the caller to free.
     fn keep(&mut self, buffer: Buffer) -> Vec<Buffer> {
         self.owned_elements -= buffer.length;
         self.free_elements += buffer.length;
         self.free.push(buffer);
         let mut surplus = Vec::new();
-        // A quarter more, for the sizes of a step do not follow each other as those before.
+        // A quarter more, because the order of sizes varies between steps.
         let most = self.most_owned + self.most_owned / 4;
         while self.free_elements + self.owned_elements > most && !self.free.is_empty() {
             let oldest = self.free.remove(0);
@@ -81,7 +81,7 @@ struct Pooled {
 impl Drop for Pooled {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            // Dropped here, outside of the lock.
+            // Dropped here, outside the lock.
             let _surplus = with_pool(|pool| pool.keep(buffer));
         }
     }
@@ -120,7 +120,7 @@ impl AllocationController for Pooled {
     }
 }
 
-/// Memory for `length` numbers whose values are arbitrary.
+/// Allocates memory for `length` numbers with arbitrary values.
 pub(super) fn numbers(length: usize) -> Bytes {
     if length < POOLED {
         return Bytes::from_elems(vec![0f32; length]);
@@ -133,7 +133,7 @@ pub(super) fn numbers(length: usize) -> Bytes {
         buffer: Some(buffer),
         bytes,
     });
-    // SAFETY: a buffer is initialised from the beginning on.
+    // SAFETY: a buffer is initialised from its allocation on.
     unsafe { Bytes::from_controller(controller, bytes) }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn no_more_is_kept_than_was_in_use_at_once() {
         let mut pool = pool();
-        // One after another, never two at once: each makes the one before superfluous.
+        // One after another, never two at once: each makes the previous one superfluous.
         for length in [10_000, 30_000, 100_000] {
             assert!(pool.take(length).is_none());
             let buffer = Buffer::new(length);

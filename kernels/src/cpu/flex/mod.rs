@@ -1,8 +1,8 @@
 //! The kernels as differentiable operations on tensors of Flex, Burn's CPU backend.
 //!
 //! Each operation is one node of Burn's graph with its own backward pass. Images are channels last,
-//! \[batch, height, width, channels\]; all values are f32. Inputs that lie in memory as their shape
-//! says are read where they are, results come from memory that is used again (`memory`).
+//! \[batch, height, width, channels\]; all values are f32. Contiguous inputs are read in place, and
+//! results use recycled memory (`memory`).
 
 mod activation;
 mod attention;
@@ -37,11 +37,12 @@ use std::sync::OnceLock;
 use super::Kernels;
 use crate::KernelError;
 
-/// The kernels that all operations of this process share, of the instruction set that
+/// Returns the kernels shared by all operations of this process, for the instruction set that
 /// [`Kernels::new`] chooses.
 ///
 /// # Errors
-/// As [`Kernels::new`].
+///
+/// Returns the errors of [`Kernels::new`].
 pub fn shared() -> Result<&'static Kernels, KernelError> {
     static KERNELS: OnceLock<Result<Kernels, KernelError>> = OnceLock::new();
     KERNELS

@@ -1,4 +1,4 @@
-//! One differentiable operation: how a kernel enters Burn's graph.
+//! A differentiable operation, which adds a kernel to Burn's graph.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -22,12 +22,13 @@ use crate::KernelError;
 use crate::branches;
 use crate::cpu::{Epilogue, Kernels};
 
-/// What is computed, forward and backward. Inputs and gradients are contiguous.
+/// The forward and backward computation of an operation. Inputs and gradients are contiguous.
 pub(super) trait Operation: Debug + Send + Sync + 'static {
-    /// The result.
+    /// Computes the result.
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError>;
 
-    /// Gives `gradient`, that of the result, on to the inputs that want one.
+    /// Computes the inputs' gradients from `gradient`, that of the result, for inputs that need
+    /// one.
     fn backward(
         &self,
         kernels: &Kernels,
@@ -36,55 +37,56 @@ pub(super) trait Operation: Debug + Send + Sync + 'static {
         to: &mut To<'_>,
     ) -> Result<(), KernelError>;
 
-    /// Whether backward reads the input with this index.
+    /// Returns true if backward reads the input with this index.
     fn reads(&self, index: usize) -> bool;
 
-    /// Whether backward reads the result.
+    /// Returns true if backward reads the result.
     fn reads_output(&self) -> bool {
         false
     }
 
-    /// Whether computing the result again is better than to keep it, where memory is to be saved.
+    /// Returns true if recomputing the result is better than keeping it when memory must be saved.
     fn is_cheap(&self) -> bool {
         false
     }
 }
 
-/// What backward reads.
+/// Tensors that backward reads.
 pub(super) struct Saved {
     inputs: Vec<Option<FlexTensor>>,
     output: Option<FlexTensor>,
 }
 
 impl Saved {
-    /// The input with this index, which [`Operation::reads`] has named.
+    /// Returns the input with this index, for which [`Operation::reads`] returned true.
     pub fn input(&self, index: usize) -> Result<&FlexTensor, KernelError> {
         let input = self.inputs.get(index).and_then(Option::as_ref);
         input.ok_or(KernelError::Storage)
     }
 
-    /// The result, where [`Operation::reads_output`] said so.
+    /// Returns the result, if [`Operation::reads_output`] returned true.
     pub fn output(&self) -> Result<&FlexTensor, KernelError> {
         self.output.as_ref().ok_or(KernelError::Storage)
     }
 }
 
-/// Where the gradients of the inputs go.
+/// Destination of the inputs' gradients.
 pub(super) struct To<'a> {
     nodes: &'a [Option<NodeId>],
     gradients: &'a mut Gradients,
     kernels: &'a Kernels,
-    /// What other operations have given the input with this index, if that can be added here.
+    /// Returns the gradient that other operations have already given this input, if this one can be
+    /// added to it.
     others: &'a dyn Fn(&mut Gradients, usize, &FlexTensor) -> Option<FlexTensor>,
 }
 
 impl To<'_> {
-    /// Whether the input with this index wants a gradient.
+    /// Returns true if the input with this index needs a gradient.
     pub fn wants(&self, index: usize) -> bool {
         self.nodes.get(index).is_some_and(Option::is_some)
     }
 
-    /// Gives the input its gradient, or its part of it.
+    /// Sets the input's gradient, or adds to it.
     pub fn give(&mut self, index: usize, gradient: FlexTensor) -> Result<(), KernelError> {
         let Some(Some(node)) = self.nodes.get(index) else {
             return Ok(());
@@ -112,7 +114,7 @@ impl To<'_> {
 /// An operation for each number of inputs, which Burn routes by their device.
 macro_rules! kernel_ops {
     ($($kernel:ident<$count:literal>($($input:ident),+);)+) => {
-        /// The result of an operation for one to four inputs.
+        /// Backends that run an operation on one to four inputs.
         #[backend_extension(Flex, Autodiff)]
         pub(super) trait KernelOps: Backend {
             $(fn $kernel(
@@ -153,8 +155,8 @@ fn forward(inputs: impl IntoIterator<Item = FlexTensor>, operation: &dyn Operati
     computed(shared().and_then(|kernels| operation.forward(kernels, &inputs)))
 }
 
-/// Burn's operations have no way to return an error: they panic when shapes do not fit together,
-/// and so do these.
+/// Panics on an error, because Burn's operations cannot return one: they panic too when shapes do
+/// not match.
 fn computed<T>(result: Result<T, KernelError>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
@@ -195,7 +197,7 @@ fn record<C: CheckpointStrategy, const N: usize>(
     }
 }
 
-/// Computes a result again when backward needs it.
+/// Recomputes a result when backward needs it.
 #[derive(Debug)]
 struct Again {
     inputs: Vec<NodeId>,
@@ -213,7 +215,7 @@ impl RetroForward for Again {
     }
 }
 
-/// What is kept from forward to backward.
+/// State kept from forward to backward.
 #[derive(Clone, Debug)]
 struct State {
     inputs: Vec<Option<NodeId>>,
@@ -260,10 +262,11 @@ impl<const N: usize> Backward<Flex, N> for KernelBackward {
     }
 }
 
-/// The result of `operation` for a first and up to three more inputs, of any ranks.
+/// Applies `operation` to a first and up to three more inputs of any rank.
 ///
 /// # Panics
-/// When their shapes do not fit together, as Burn's own operations do.
+///
+/// Panics if their shapes do not match, as Burn's own operations do.
 pub(super) fn apply<const D: usize>(
     operation: impl Operation,
     first: DispatchTensor,

@@ -1,4 +1,4 @@
-//! Flex tensors as slices of f32, and slices as Flex tensors.
+//! Conversions between Flex tensors and slices of f32.
 
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{DType, Shape};
@@ -6,15 +6,16 @@ use burn::tensor::{DType, Shape};
 use super::memory;
 use crate::KernelError;
 
-/// The numbers of `tensor` in the order of its shape, without a copy.
+/// Returns the numbers of `tensor` in the order of its shape, without a copy.
 ///
 /// # Errors
-/// It holds other numbers than f32, or lies in memory in another order ([`contiguous`] helps).
+///
+/// Fails if the tensor holds other numbers than f32 or is not contiguous (see [`contiguous`]).
 pub(super) fn numbers(tensor: &FlexTensor) -> Result<&[f32], KernelError> {
     tensor.as_slice::<f32>().ok_or(KernelError::Storage)
 }
 
-/// `tensor` in memory as its shape says: itself where it is, else a copy.
+/// Makes `tensor` contiguous: returns itself if it is, else a copy.
 pub(super) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     match tensor.layout().contiguous_offsets() {
         Some(_) => tensor,
@@ -22,10 +23,11 @@ pub(super) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     }
 }
 
-/// A tensor whose numbers `write` sets, all of them: they are arbitrary before.
+/// Creates a tensor whose numbers `write` sets. It must set all, because they are arbitrary before.
 ///
 /// # Errors
-/// Those of `write`.
+///
+/// Returns the errors of `write`.
 pub(super) fn filled(
     shape: Shape,
     write: impl FnOnce(&mut [f32]) -> Result<(), KernelError>,
@@ -36,10 +38,11 @@ pub(super) fn filled(
     Ok(tensor)
 }
 
-/// Changes the numbers of a tensor, where they are if nobody else owns them.
+/// Changes the numbers of a tensor, in place if nobody else owns them.
 ///
 /// # Errors
-/// Those of `change`, or as [`numbers`].
+///
+/// Returns the errors of `change` and of [`numbers`].
 pub(super) fn changed(
     mut tensor: FlexTensor,
     change: impl FnOnce(&mut [f32]) -> Result<(), KernelError>,
@@ -62,12 +65,12 @@ pub(super) fn changed(
     Ok(copy)
 }
 
-/// The lengths of the dimensions.
+/// Returns the dimensions.
 pub(super) fn dims(tensor: &FlexTensor) -> &[usize] {
     tensor.layout().shape()
 }
 
-/// The length of the last dimension; 1 of a number.
+/// Returns the last dimension; 1 for a scalar.
 pub(super) fn last(tensor: &FlexTensor) -> usize {
     dims(tensor).last().copied().unwrap_or(1)
 }

@@ -1,4 +1,4 @@
-//! Images from channels first to channels last, and back.
+//! Conversion of images between channels first and channels last.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
@@ -8,7 +8,7 @@ use super::tensor::{dims, filled, numbers};
 use crate::KernelError;
 use crate::cpu::{Kernels, Rows};
 
-/// \[batch, channels, height, width\] to \[batch, height, width, channels\].
+/// Converts \[batch, channels, height, width\] to \[batch, height, width, channels\].
 pub fn channels_last(x: Tensor<4>) -> Tensor<4> {
     let [batch, channels, height, width] = x.dims();
     let x = x.reshape([batch, channels, height * width]);
@@ -16,7 +16,7 @@ pub fn channels_last(x: Tensor<4>) -> Tensor<4> {
     x.reshape([batch, height, width, channels])
 }
 
-/// \[batch, height, width, channels\] to \[batch, channels, height, width\].
+/// Converts \[batch, height, width, channels\] to \[batch, channels, height, width\].
 pub fn channels_first(x: Tensor<4>) -> Tensor<4> {
     let [batch, height, width, channels] = x.dims();
     let x = x.reshape([batch, height * width, channels]);
@@ -35,7 +35,7 @@ fn transposed(x: Tensor<3>) -> Tensor<3> {
 #[derive(Debug)]
 struct Transposition;
 
-/// \[batch, rows, columns\] to \[batch, columns, rows\].
+/// Transposes \[batch, rows, columns\] to \[batch, columns, rows\].
 fn turn(kernels: &Kernels, x: &FlexTensor) -> Result<FlexTensor, KernelError> {
     let &[batch, rows, columns] = dims(x) else {
         return Err(KernelError::Storage);

@@ -8,16 +8,16 @@ use super::Simd;
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256);
 
-/// Sixteen words: eight of ones, eight of zeros. A window of eight is a mask.
+/// Eight words of ones, then eight of zeros. A window of eight words is a mask.
 static ONES_THEN_ZEROS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[inline(always)]
 unsafe fn mask(count: usize) -> __m256i {
-    // SAFETY: the caller vouches for AVX; count ≤ 8, so the window lies within the sixteen words.
+    // SAFETY: the caller guarantees AVX; count ≤ 8, so the window lies within the sixteen words.
     unsafe { _mm256_loadu_si256(ONES_THEN_ZEROS.as_ptr().add(8 - count).cast()) }
 }
 
-// SAFETY of every block below: the caller vouches for AVX2 and FMA and, for loads and stores, for
+// SAFETY of every block below: the caller guarantees AVX2 and FMA and, for loads and stores, for
 // the elements that the trait names; masked-out elements are not touched.
 impl Simd for Avx2 {
     const LANES: usize = 8;

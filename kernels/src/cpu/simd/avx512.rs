@@ -13,7 +13,7 @@ fn mask(count: usize) -> u16 {
     ((1u32 << count) - 1) as u16
 }
 
-// SAFETY of every block below: the caller vouches for AVX-512F/BW/DQ/VL and, for loads and stores,
+// SAFETY of every block below: the caller guarantees AVX-512F/BW/DQ/VL and, for loads and stores,
 // for the elements that the trait names; masked-out elements are not touched.
 impl Simd for Avx512 {
     const LANES: usize = 16;
@@ -110,7 +110,7 @@ impl Simd for Avx512 {
     }
 }
 
-/// The columns of sixteen rows of sixteen.
+/// Transposes a 16 × 16 matrix in sixteen registers.
 #[inline(always)]
 pub(crate) unsafe fn transposed(mut a: [__m512; 16]) -> [__m512; 16] {
     // SAFETY: see above.

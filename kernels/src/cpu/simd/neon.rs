@@ -9,7 +9,7 @@ use super::Simd;
 pub(crate) struct Neon(float32x4_t);
 
 // SAFETY of every block below: NEON is part of the base of aarch64; for loads and stores the caller
-// vouches for the elements that the trait names.
+// guarantees the elements that the trait names.
 impl Simd for Neon {
     const LANES: usize = 4;
     const ROWS: usize = 12;

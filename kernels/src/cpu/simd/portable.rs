@@ -1,5 +1,5 @@
-//! Four lanes in plain Rust, for processors that have none of the other instruction sets and for
-//! the checks of Miri.
+//! Four lanes in plain Rust, for CPUs without any of the other instruction sets and for the checks
+//! with Miri.
 
 use super::Simd;
 
@@ -44,19 +44,19 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller vouches for four elements.
+        // SAFETY: the caller guarantees four elements.
         Self(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller vouches for four elements.
+        // SAFETY: the caller guarantees four elements.
         unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
     }
     #[inline(always)]
     unsafe fn load_part(from: *const f32, count: usize) -> Self {
         let mut lanes = [0.0; 4];
         for (lane, value) in lanes.iter_mut().take(count).enumerate() {
-            // SAFETY: the caller vouches for `count` elements.
+            // SAFETY: the caller guarantees `count` elements.
             *value = unsafe { *from.add(lane) };
         }
         Self(lanes)
@@ -64,7 +64,7 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn store_part(self, to: *mut f32, count: usize) {
         for (lane, value) in self.0.iter().take(count).enumerate() {
-            // SAFETY: the caller vouches for `count` elements.
+            // SAFETY: the caller guarantees `count` elements.
             unsafe { *to.add(lane) = *value };
         }
     }
@@ -86,7 +86,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn fma(self, factor: Self, term: Self) -> Self {
-        // Not `mul_add`, which is a slow library call where the processor has no such instruction.
+        // Not `mul_add`, which is a slow library call on a CPU without such an instruction.
         Self(std::array::from_fn(|lane| {
             self.0[lane] * factor.0[lane] + term.0[lane]
         }))
@@ -109,7 +109,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn round(self) -> Self {
-        // Adding and taking away 1.5 · 2²³ rounds what is smaller than 2²².
+        // Adding and subtracting 1.5 · 2²³ rounds numbers below 2²².
         const MAGIC: f32 = 12_582_912.0;
         Self(self.0.map(|value| (value + MAGIC) - MAGIC))
     }

@@ -6,11 +6,11 @@ use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; both addresses are good for `count` elements.
+/// The CPU has `V`'s instruction set; both addresses are valid for `count` elements.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<V: Simd>(count: usize, from: *const f32, to: *mut f32) {
     for index in (0..count).step_by(V::LANES) {
-        // SAFETY: `index` < `count`, and no more than what is left is touched.
+        // SAFETY: `index` < `count`, and no more than the rest is touched.
         unsafe {
             let left = count - index;
             let sum = load_up_to::<V>(to.add(index), left).add(load_up_to(from.add(index), left));

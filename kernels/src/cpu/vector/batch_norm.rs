@@ -3,9 +3,8 @@
 
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// What forward and backward know of the channels, one element for each:
-/// `y = (x − mean) · scale + bias`. Folding the mean into the bias would cost digits where it is
-/// large.
+/// Per-channel parameters of forward and backward, one element for each channel: `y = (x − mean) ·
+/// scale + bias`. Folding the mean into the bias would lose digits if the mean is large.
 pub(crate) struct Channels {
     /// Number of channels.
     pub count: usize,
@@ -15,7 +14,7 @@ pub(crate) struct Channels {
     pub bias: *const f32,
     /// Mean.
     pub mean: *const f32,
-    /// Whether ReLU follows.
+    /// Applies ReLU afterwards.
     pub relu: bool,
 }
 
@@ -30,12 +29,12 @@ pub(crate) struct Factors {
 }
 
 /// Adds `Σ (x − pivot)` and `Σ (x − pivot)²` of every channel to the two rows of `sums`. The pivot
-/// saves the digits that a large mean would cost.
+/// avoids the loss of digits through a large mean.
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; `x` has `rows` × `channels` elements, `pivot`
-/// `channels`, `sums` two times as many.
+/// The CPU has `V`'s instruction set; `x` has `rows` × `channels` elements, `pivot` `channels`,
+/// `sums` two times as many.
 #[inline(always)]
 pub(crate) unsafe fn batch_norm_sums<V: Simd>(
     rows: usize,
@@ -47,7 +46,7 @@ pub(crate) unsafe fn batch_norm_sums<V: Simd>(
     const AT_ONCE: usize = 4;
     let mut first = 0;
     while first < channels {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let whole = channels - first >= AT_ONCE * V::LANES;
             let width = if whole { AT_ONCE } else { 1 };
@@ -92,7 +91,7 @@ unsafe fn add<V: Simd>(
     for (row, sum) in sum.iter().enumerate() {
         for (index, sum) in sum.iter().take(width).enumerate() {
             let channel = first + index * V::LANES;
-            // SAFETY: the caller vouches for two rows of `channels`.
+            // SAFETY: the caller guarantees two rows of `channels`.
             unsafe {
                 let to = sums.add(row * channels + channel);
                 let left = channels - channel;
@@ -102,11 +101,11 @@ unsafe fn add<V: Simd>(
     }
 }
 
-/// `y = (x − mean) · scale + bias`, then ReLU if asked for.
+/// `y = (x − mean) · scale + bias`, then ReLU if requested.
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; `x` and `y` have `rows` rows of all channels.
+/// The CPU has `V`'s instruction set; `x` and `y` have `rows` rows of all channels.
 #[inline(always)]
 pub(crate) unsafe fn batch_norm_apply<V: Simd>(
     rows: usize,
@@ -116,7 +115,7 @@ pub(crate) unsafe fn batch_norm_apply<V: Simd>(
 ) {
     for row in 0..rows {
         for channel in (0..channels.count).step_by(V::LANES) {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let (left, place) = (channels.count - channel, row * channels.count + channel);
                 let mean = load_up_to(channels.mean.add(channel), left);
@@ -125,7 +124,7 @@ pub(crate) unsafe fn batch_norm_apply<V: Simd>(
                     load_up_to(channels.bias.add(channel), left),
                 );
                 if channels.relu {
-                    // In this order what is not a number stays so.
+                    // In this order NaN stays NaN.
                     value = V::zero().max(value);
                 }
                 store_up_to(value, y.add(place), left);
@@ -134,10 +133,10 @@ pub(crate) unsafe fn batch_norm_apply<V: Simd>(
     }
 }
 
-/// The gradient after the normalisation: zero where ReLU has cut.
+/// Returns the gradient between normalisation and ReLU: zero where ReLU has cut.
 #[inline(always)]
 unsafe fn before_relu<V: Simd>(relu: bool, centred: V, scale: V, bias: V, gradient: V) -> V {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         if relu {
             // The same expression as in the forward pass, so that the same values are cut.
@@ -164,7 +163,7 @@ pub(crate) unsafe fn batch_norm_gradient_sums<V: Simd>(
     let count = channels.count;
     let mut first = 0;
     while first < count {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let whole = count - first >= 4 * V::LANES;
             let width = if whole { 4 } else { 1 };
@@ -209,7 +208,7 @@ pub(crate) unsafe fn batch_norm_gradient_sums<V: Simd>(
     }
 }
 
-/// `dx = gradient · d + centred · (x − mean) + constant`, `+ more` unless that is null.
+/// Computes `dx = gradient · d + centred · (x − mean) + constant`, `+ more` unless that is null.
 ///
 /// # Safety
 ///
@@ -226,7 +225,7 @@ pub(crate) unsafe fn batch_norm_gradient<V: Simd>(
 ) {
     for row in 0..rows {
         for channel in (0..channels.count).step_by(V::LANES) {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let (left, place) = (channels.count - channel, row * channels.count + channel);
                 let mean = load_up_to(channels.mean.add(channel), left);

@@ -2,12 +2,12 @@
 
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// `values += bias` for every row and `+= residual`, unless they are null, then ReLU if asked for.
+/// Adds `bias` to every row, and `residual`, unless they are null; then ReLU if requested.
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; `values` and `residual` have `rows` × `columns`
-/// elements, `bias` `columns`; both may be null.
+/// The CPU has `V`'s instruction set; `values` and `residual` have `rows` × `columns` elements,
+/// `bias` `columns`; both may be null.
 #[inline(always)]
 pub(crate) unsafe fn add_bias<V: Simd>(
     rows: usize,
@@ -19,7 +19,7 @@ pub(crate) unsafe fn add_bias<V: Simd>(
 ) {
     for row in 0..rows {
         for column in (0..columns).step_by(V::LANES) {
-            // SAFETY: as the caller says.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let (left, place) = (columns - column, row * columns + column);
                 let mut value = load_up_to::<V>(values.add(place), left);
@@ -30,7 +30,7 @@ pub(crate) unsafe fn add_bias<V: Simd>(
                     value = value.add(load_up_to(residual.add(place), left));
                 }
                 if relu {
-                    // In this order what is not a number stays so.
+                    // In this order NaN stays NaN.
                     value = V::zero().max(value);
                 }
                 store_up_to(value, values.add(place), left);
@@ -43,8 +43,7 @@ pub(crate) unsafe fn add_bias<V: Simd>(
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; `values` has `rows` × `columns` elements, `sums`
-/// `columns`.
+/// The CPU has `V`'s instruction set; `values` has `rows` × `columns` elements, `sums` `columns`.
 #[inline(always)]
 pub(crate) unsafe fn column_sums<V: Simd>(
     rows: usize,
@@ -53,7 +52,7 @@ pub(crate) unsafe fn column_sums<V: Simd>(
     sums: *mut f32,
 ) {
     for first in (0..columns).step_by(4 * V::LANES) {
-        // SAFETY: as the caller says; `place` stays below `columns`.
+        // SAFETY: guaranteed by the caller; `place` stays below `columns`.
         unsafe {
             if columns - first >= 4 * V::LANES {
                 let mut sum = [V::zero(); 4];
@@ -86,11 +85,11 @@ pub(crate) unsafe fn column_sums<V: Simd>(
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; both addresses are good for `count` elements.
+/// The CPU has `V`'s instruction set; both addresses are valid for `count` elements.
 #[inline(always)]
 pub(crate) unsafe fn relu_gradient<V: Simd>(count: usize, y: *const f32, d: *mut f32) {
     for index in (0..count).step_by(V::LANES) {
-        // SAFETY: no more than what is left is touched.
+        // SAFETY: no more than the rest is touched.
         unsafe {
             let left = count - index;
             let output = load_up_to::<V>(y.add(index), left);

@@ -1,25 +1,26 @@
-//! What GELU needs of the normal distribution, as polynomials of short pieces: for processors that
-//! look up a table of 32 numbers in one instruction, where exponential and division take several
-//! times as long.
+//! Piecewise polynomials of the normal distribution for GELU. They are for CPUs that look up a
+//! table of 32 numbers in one instruction; exponential and division take several times as long.
 
 use std::f64::consts::PI;
 use std::sync::LazyLock;
 
-/// Polynomials are of this degree, less one.
+/// Number of a polynomial's coefficients: its degree plus one.
 const TERMS: usize = 5;
 
-/// A function of positive numbers that ends at ½. The factors of all pieces, those of the highest
-/// power first; a piece's variable is the distance from its middle, in pieces.
+/// A function of positive numbers that ends at ½, as the coefficients of all pieces, the highest
+/// power first. A piece's variable is the distance from its middle, in pieces.
 #[repr(align(64))]
 pub(crate) struct Curve(pub [[f32; Curve::PIECES]; TERMS]);
 
 impl Curve {
-    /// Pieces. The middle of the first is 0; the last is the rest of all numbers, where it is ½.
+    /// Number of pieces. The middle of the first is 0; the last covers all remaining numbers with
+    /// the value ½.
     pub const PIECES: usize = 32;
-    /// Pieces per one: the last begins at 6.1.
+    /// Pieces per unit: the last begins at 6.1.
     pub const PER_ONE: f32 = 5.0;
 
-    /// Errors of the interpolation are below 2e-8, those of rounding above.
+    /// Interpolates a function. The interpolation error is below 2e-8, less than the rounding
+    /// error.
     fn new(function: impl Fn(f64) -> f64) -> Self {
         let mut factors = [[0.0; Self::PIECES]; TERMS];
         let fit = |piece| {
@@ -35,7 +36,7 @@ impl Curve {
     }
 }
 
-/// The curves that GELU and its gradient need.
+/// The curves for GELU and its gradient.
 pub(crate) struct Curves {
     /// Φ(x) − ½
     pub probability: Curve,
@@ -52,8 +53,8 @@ fn density(x: f64) -> f64 {
     (-0.5 * x * x).exp() / (2.0 * PI).sqrt()
 }
 
-/// Φ(x) − ½ as the series φ(x) (x + x³/3 + x⁵/(3·5) + …), to the last digits for what is needed
-/// here.
+/// Returns Φ(x) − ½ by the series φ(x) (x + x³/3 + x⁵/(3·5) + …), to the last digits in the range
+/// used here.
 fn probability(x: f64) -> f64 {
     let mut term = x;
     let mut sum = x;
@@ -64,8 +65,8 @@ fn probability(x: f64) -> f64 {
     density(x) * sum
 }
 
-/// The polynomial through the function's values at the Chebyshev points between −½ and ½; lowest
-/// power first.
+/// Returns the polynomial through the function's values at the Chebyshev points between −½ and ½,
+/// the lowest power first.
 fn interpolate(function: impl Fn(f64) -> f64) -> [f64; TERMS] {
     let points: [f64; TERMS] =
         std::array::from_fn(|index| 0.5 * ((2 * index + 1) as f64 * PI / (2 * TERMS) as f64).cos());
@@ -123,7 +124,7 @@ mod tests {
         {
             for step in 0..800 {
                 let x = step as f32 * 0.01;
-                // SAFETY: the portable code runs on every processor.
+                // SAFETY: the portable code runs on every CPU.
                 let found = unsafe { at(curve, Portable::splat(x)).max_lane() };
                 let off = f64::from(found) - function(f64::from(x));
                 assert!(off.abs() < 2e-7, "{x}: {off:.1e}");

@@ -2,14 +2,14 @@
 
 use crate::cpu::simd::Simd;
 
-/// What the mask of some numbers follows from.
+/// Parameters of a mask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mask {
     /// Differs from mask to mask.
     pub key: [u32; 2],
-    /// Numbers whose hash is below become zero.
+    /// Numbers with a smaller hash become zero.
     pub threshold: u32,
-    /// The others are multiplied by this.
+    /// Factor of the other numbers.
     pub factor: f32,
 }
 
@@ -23,11 +23,11 @@ fn mix(mut bits: u32) -> u32 {
     bits ^ (bits >> 16)
 }
 
-/// `y = x · factor`, or 0 where the mask says so.
+/// Computes `y = x · factor`, or 0 where the mask says so.
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; both addresses are good for `count` elements.
+/// The CPU has `V`'s instruction set; both addresses are valid for `count` elements.
 #[inline(always)]
 pub(crate) unsafe fn dropout<V: Simd>(count: usize, mask: &Mask, x: *const f32, y: *mut f32) {
     let Mask {
@@ -37,7 +37,7 @@ pub(crate) unsafe fn dropout<V: Simd>(count: usize, mask: &Mask, x: *const f32, 
     } = *mask;
     for index in 0..count {
         let drawn = mix(mix(index as u32 ^ first).wrapping_add(second));
-        // The compiler makes vectors of this: no branch, no sum.
+        // The compiler vectorises this form: no branch, no sum.
         let kept = if drawn < threshold { 0.0 } else { factor };
         // SAFETY: `index` < `count`.
         unsafe { *y.add(index) = *x.add(index) * kept };

@@ -1,24 +1,24 @@
 //! GELU with the exact normal distribution (Hendrycks and Gimpel 2016,
-//! <https://arxiv.org/abs/1606.08415>). Where tables are looked up, absolute errors are small,
-//! about those of `x · (1 + erf(x / √2)) / 2` in f32; elsewhere relative ones, in the tail too.
+//! <https://arxiv.org/abs/1606.08415>). With table lookups, absolute errors are small, about those
+//! of `x · (1 + erf(x / √2)) / 2` in f32; otherwise relative errors are small, in the tail too.
 
 use super::curve::{CURVES, Curve};
 use super::math::normal;
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// How many elements ahead what comes from memory is asked for.
+/// Distance of the prefetch in elements.
 const AHEAD: usize = 2048;
 
 /// `y = x · Φ(x)`
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; both addresses are good for `count` elements.
+/// The CPU has `V`'s instruction set; both addresses are valid for `count` elements.
 #[inline(always)]
 pub(crate) unsafe fn gelu<V: Simd>(count: usize, x: *const f32, y: *mut f32) {
     let curve = V::PICKS.then(|| &CURVES.probability);
     for index in (0..count).step_by(V::LANES) {
-        // SAFETY: no more than what is left is touched.
+        // SAFETY: no more than the rest is touched.
         unsafe {
             let left = count - index;
             V::fetch(x.wrapping_add(index + AHEAD));
@@ -40,8 +40,8 @@ pub(crate) unsafe fn gelu<V: Simd>(count: usize, x: *const f32, y: *mut f32) {
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; all addresses are good for `count` elements; `dx` may
-/// be `dy`.
+/// The CPU has `V`'s instruction set; all addresses are valid for `count` elements; `dx` may be
+/// `dy`.
 #[inline(always)]
 pub(crate) unsafe fn gelu_gradient<V: Simd>(
     count: usize,
@@ -51,7 +51,7 @@ pub(crate) unsafe fn gelu_gradient<V: Simd>(
 ) {
     let curve = V::PICKS.then(|| &CURVES.slope);
     for index in (0..count).step_by(V::LANES) {
-        // SAFETY: no more than what is left is touched.
+        // SAFETY: no more than the rest is touched.
         unsafe {
             let left = count - index;
             V::fetch(x.wrapping_add(index + AHEAD));
@@ -74,14 +74,14 @@ pub(crate) unsafe fn gelu_gradient<V: Simd>(
     }
 }
 
-/// The curve at `size`, which is not negative.
+/// Evaluates the curve at `size`, which is not negative.
 #[inline(always)]
 pub(super) unsafe fn at<V: Simd>(curve: &Curve, size: V) -> V {
-    // Numbers from here on are whole, their last bits the number itself.
+    // Numbers from here on are integers, and their last bits are the number itself.
     const WHOLE: f32 = (1 << 23) as f32;
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
-        // In this order what is not a number stays so.
+        // In this order NaN stays NaN.
         let steps = V::splat((Curve::PIECES - 1) as f32).min(size.mul(V::splat(Curve::PER_ONE)));
         let piece = steps.add(V::splat(WHOLE));
         let offset = steps.sub(piece.sub(V::splat(WHOLE)));

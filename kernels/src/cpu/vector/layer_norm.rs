@@ -2,10 +2,10 @@
 
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// Mean and reciprocal deviation of a row.
+/// Returns the mean and the reciprocal standard deviation of a row.
 #[inline(always)]
 unsafe fn moments<V: Simd>(columns: usize, epsilon: f32, x: *const f32) -> (f32, f32) {
-    // SAFETY: the caller vouches for `columns` elements and the instruction set.
+    // SAFETY: the caller guarantees `columns` elements and the instruction set.
     unsafe {
         let whole = columns - columns % V::LANES;
         let mut sum = [V::zero(); 2];
@@ -37,8 +37,8 @@ unsafe fn moments<V: Simd>(columns: usize, epsilon: f32, x: *const f32) -> (f32,
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; `x` and `y` have `rows` × `columns` elements, `weight`
-/// and `bias` `columns`.
+/// The CPU has `V`'s instruction set; `x` and `y` have `rows` × `columns` elements, `weight` and
+/// `bias` `columns`.
 #[inline(always)]
 pub(crate) unsafe fn layer_norm<V: Simd>(
     rows: usize,
@@ -50,7 +50,7 @@ pub(crate) unsafe fn layer_norm<V: Simd>(
     y: *mut f32,
 ) {
     for row in 0..rows {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let (x, y) = (x.add(row * columns), y.add(row * columns));
             let (mean, reciprocal) = moments::<V>(columns, epsilon, x);
@@ -86,7 +86,7 @@ pub(crate) unsafe fn layer_norm_gradient<V: Simd>(
     sums: *mut f32,
 ) {
     for row in 0..rows {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let (x, dy) = (x.add(row * columns), dy.add(row * columns));
             let dx = dx.add(row * columns);
@@ -95,7 +95,7 @@ pub(crate) unsafe fn layer_norm_gradient<V: Simd>(
             let (mut plain, mut along) = (V::zero(), V::zero());
             for column in (0..columns).step_by(V::LANES) {
                 let left = columns - column;
-                // Lanes beyond the row hold no zero in `value`, but in all its factors.
+                // Lanes beyond the row are nonzero in `value`, but zero in all its factors.
                 let value = load_up_to::<V>(x.add(column), left)
                     .sub(mean)
                     .mul(reciprocal);

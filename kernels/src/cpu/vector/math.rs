@@ -2,16 +2,16 @@
 
 use crate::cpu::simd::Simd;
 
-/// `eˣ`, to about one unit in the last place. Arguments are limited to what f32 can hold, so that
-/// minus infinity gives about 1e-38.
+/// Returns `eˣ`, to about one unit in the last place. Arguments are limited to the range of f32, so
+/// that minus infinity gives about 1e-38.
 #[inline(always)]
 pub(crate) unsafe fn exp<V: Simd>(x: V) -> V {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
-        // In this order what is not a number stays so.
+        // In this order NaN stays NaN.
         let x = V::splat(88.3).min(V::splat(-87.3).max(x));
         let n = x.mul(V::splat(std::f32::consts::LOG2_E)).round();
-        // ln 2 in two parts, the first of which has few enough bits for an exact product.
+        // ln 2 in two parts; the first has few enough bits for an exact product.
         let r = n.fma(V::splat(-0.693_359_4), x);
         let r = n.fma(V::splat(2.121_944_4e-4), r);
         let mut sum = V::splat(1.0 / 5040.0);
@@ -44,11 +44,11 @@ const TAIL: [f32; 9] = [
     -0.129_520_68,
 ];
 
-/// The normal distribution's cumulative probability and density at `x`, both with a small relative
-/// error in the tails too, where `1 + erf` would cancel.
+/// Returns the normal distribution's cumulative probability and density at `x`. Both have a small
+/// relative error in the tails too, where `1 + erf` would cancel.
 #[inline(always)]
 pub(crate) unsafe fn normal<V: Simd>(x: V) -> (V, V) {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let z = x
             .max(V::zero().sub(x))

@@ -19,7 +19,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Whether every pixel lies in exactly one window.
+    /// Returns true if every pixel lies in exactly one window.
     pub(crate) fn partition(&self) -> bool {
         let whole = |axis: usize| {
             self.kernel[axis] == self.stride[axis]
@@ -29,7 +29,8 @@ impl Windows {
         whole(0) && whole(1)
     }
 
-    /// First and last (exclusive) pixel of a window along an axis that lie in the image.
+    /// Returns the first and last (exclusive) pixel of a window along an axis that lie in the
+    /// image.
     #[inline(always)]
     fn span(&self, axis: usize, index: usize) -> (usize, usize) {
         let start = index * self.stride[axis];
@@ -41,12 +42,12 @@ impl Windows {
     }
 }
 
-/// The largest value of each window; not a number where one of them is.
+/// Computes the largest value of each window; NaN if one of its values is NaN.
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; `x` has the image, `y` room for the result; every
-/// window has a pixel in the image.
+/// The CPU has `V`'s instruction set; `x` has the image, `y` room for the result; every window has
+/// a pixel in the image.
 #[inline(always)]
 pub(crate) unsafe fn max_pool<V: Simd>(windows: &Windows, x: *const f32, y: *mut f32) {
     let channels = windows.channels;
@@ -56,7 +57,7 @@ pub(crate) unsafe fn max_pool<V: Simd>(windows: &Windows, x: *const f32, y: *mut
             let (left, right) = windows.span(1, column);
             for channel in (0..channels).step_by(V::LANES) {
                 let count = channels - channel;
-                // SAFETY: as the caller says; spans lie within the image.
+                // SAFETY: guaranteed by the caller; spans lie within the image.
                 unsafe {
                     let mut best = V::splat(f32::NEG_INFINITY);
                     for i in top..bottom {
@@ -64,7 +65,7 @@ pub(crate) unsafe fn max_pool<V: Simd>(windows: &Windows, x: *const f32, y: *mut
                             let place = (i * windows.size[1] + j) * channels + channel;
                             let value = load_up_to::<V>(x.add(place), count);
                             best = value.gt(best, value, best);
-                            // Unequal to itself: not a number.
+                            // NaN is unequal to itself.
                             best = value.eq(value, best, value);
                         }
                     }
@@ -76,8 +77,8 @@ pub(crate) unsafe fn max_pool<V: Simd>(windows: &Windows, x: *const f32, y: *mut
     }
 }
 
-/// Adds each window's gradient to the first of its pixels that has the largest value. Where the
-/// windows are a partition, `dx` is overwritten instead.
+/// Adds each window's gradient to the first of its pixels that has the largest value. If the
+/// windows are a partition, overwrites `dx` instead.
 ///
 /// # Safety
 ///
@@ -98,7 +99,7 @@ pub(crate) unsafe fn max_pool_gradient<V: Simd>(
             let (left, right) = windows.span(1, column);
             for channel in (0..channels).step_by(V::LANES) {
                 let count = channels - channel;
-                // SAFETY: as the caller says; spans lie within the image.
+                // SAFETY: guaranteed by the caller; spans lie within the image.
                 unsafe {
                     let place = (row * windows.out[1] + column) * channels + channel;
                     let best = load_up_to::<V>(y.add(place), count);

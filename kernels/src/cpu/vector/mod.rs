@@ -1,5 +1,5 @@
 //! The vector code, generic over [`crate::cpu::simd::Simd`]. It works on addresses that the safe
-//! functions outside of this module have checked, and is only called through [`crate::cpu::table`].
+//! functions outside this module have checked, and is only called through [`crate::cpu::table`].
 
 pub(crate) mod accumulate;
 pub(crate) mod batch_norm;

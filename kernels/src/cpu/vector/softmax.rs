@@ -3,23 +3,23 @@
 use super::math::exp;
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// Rows in other matrices that are wanted next. They lie far apart, which processors do not
-/// foresee, so they are asked for while there is something to compute.
+/// Rows of other matrices that are needed next. They lie far apart, beyond the reach of hardware
+/// prefetching, so they are prefetched during the computation.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Ahead {
-    /// First row and distance of rows of each matrix.
+    /// First row and row distance of each matrix.
     pub matrices: [Option<(*const f32, usize)>; 4],
     /// Elements per row.
     pub columns: usize,
 }
 
 impl Ahead {
-    /// Asks for a row of each matrix.
+    /// Prefetches a row of each matrix.
     #[inline(always)]
     unsafe fn fetch<V: Simd>(&self, row: usize) {
         for (start, step) in self.matrices.into_iter().flatten() {
             for column in (0..self.columns).step_by(LINE) {
-                // SAFETY: the caller vouches for the instruction set.
+                // SAFETY: the caller guarantees the instruction set.
                 unsafe { V::fetch(start.wrapping_add(row * step + column)) };
             }
         }
@@ -29,7 +29,7 @@ impl Ahead {
 /// Elements per cache line.
 const LINE: usize = 16;
 
-/// The numbers of the lanes.
+/// The lane numbers.
 const NUMBERS: [f32; 16] = {
     let mut numbers = [0.0; 16];
     let mut lane = 0;
@@ -40,13 +40,13 @@ const NUMBERS: [f32; 16] = {
     numbers
 };
 
-/// Replaces each row by its softmax times `scale`; writes the rows' `ln Σ exp(scale · x)` to `logs`
-/// unless that is null. Row by row asks for those `ahead`.
+/// Replaces each row by its softmax times `scale`. Writes the rows' `ln Σ exp(scale · x)` to `logs`
+/// unless that is null, and prefetches one row of `ahead` per row.
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; `values` has rows of `columns`, `step` apart, `logs`
-/// one element for each of them or none.
+/// The CPU has `V`'s instruction set; `values` has rows of `columns`, `step` apart, `logs` one
+/// element for each of them or none.
 #[inline(always)]
 pub(crate) unsafe fn softmax<V: Simd>(
     (rows, columns, step): (usize, usize, usize),
@@ -58,12 +58,12 @@ pub(crate) unsafe fn softmax<V: Simd>(
     let whole = columns - columns % V::LANES;
     let left = columns - whole;
     for row in 0..rows {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             ahead.fetch::<V>(row);
             let values = values.add(row * step);
             let last = values.add(whole);
-            // Lanes that do not exist are minus infinity, which adds nothing that counts.
+            // Missing lanes are minus infinity, whose exponential is negligible.
             let nothing = V::splat(f32::NEG_INFINITY);
             let mut rest = nothing;
             if left > 0 {
@@ -102,11 +102,12 @@ pub(crate) unsafe fn softmax<V: Simd>(
     }
 }
 
-/// Replaces the gradient of each row's softmax `p` by that of the row: `scale · p · (d − Σ p d)`.
+/// Replaces the gradient of each row's softmax `p` by the gradient of the row: `scale · p · (d − Σ
+/// p d)`.
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; both addresses have rows of `columns`, `step` apart.
+/// The CPU has `V`'s instruction set; both addresses have rows of `columns`, `step` apart.
 #[inline(always)]
 pub(crate) unsafe fn softmax_gradient<V: Simd>(
     rows: usize,
@@ -117,7 +118,7 @@ pub(crate) unsafe fn softmax_gradient<V: Simd>(
     d: *mut f32,
 ) {
     for row in 0..rows {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let (p, d) = (p.add(row * step), d.add(row * step));
             let mut sum = V::zero();

@@ -1,11 +1,11 @@
-//! The micro-kernel of all matrix products: a few rows times two vectors of columns, kept in the
-//! registers while the depth is walked.
+//! The micro-kernel of all matrix products: a few rows times two vectors of columns, which stay in
+//! registers during the loop over the depth.
 
 use crate::cpu::simd::{Simd, store_up_to};
 
-/// `c (+)= a · b` for one panel of columns.
+/// Computes `c (+)= a · b` for one panel of columns.
 ///
-/// The depth consists of `runs` runs of `depth` steps, as the rows of a window in an image do.
+/// The depth consists of `runs` runs of `depth` steps, like the rows of a window in an image.
 pub(crate) struct Block {
     /// Rows of `a` and `c`.
     pub rows: usize,
@@ -13,26 +13,26 @@ pub(crate) struct Block {
     pub columns: usize,
     /// Steps per run.
     pub depth: usize,
-    /// Runs.
+    /// Number of runs.
     pub runs: usize,
     /// Readable at `row · a_row + step · a_step + run · a_run`.
     pub a: *const f32,
-    /// Distance of rows; or of steps: one of the two is 1.
+    /// Distance between rows. Either this or `a_step` is 1.
     pub a_row: usize,
-    /// Distance of steps.
+    /// Distance between steps.
     pub a_step: usize,
-    /// Distance of runs.
+    /// Distance between runs.
     pub a_run: usize,
     /// Readable at `step · b_step + run · b_run + column`, for whole vectors: one if `columns` fit
     /// into one, else two.
     pub b: *const f32,
-    /// Distance of steps.
+    /// Distance between steps.
     pub b_step: usize,
-    /// Distance of runs.
+    /// Distance between runs.
     pub b_run: usize,
     /// Writable at `row · c_row + column`.
     pub c: *mut f32,
-    /// Distance of rows.
+    /// Distance between rows.
     pub c_row: usize,
     /// Adds to `c` instead of overwriting it.
     pub add: bool,
@@ -42,13 +42,15 @@ pub(crate) struct Block {
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; the addresses are good for what [`Block`] says.
+/// The CPU has `V`'s instruction set; the addresses are valid for the accesses that [`Block`]
+/// describes.
 #[inline(always)]
 pub(crate) unsafe fn block<V: Simd>(block: &Block) {
     let mut row = 0;
     while row < block.rows {
         let left = block.rows - row;
-        // Two tiles of half the size rather than a large one and one that starves the pipeline.
+        // Two tiles of half the size instead of a full one and a small one that stalls the
+        // pipeline.
         let take = if left >= 2 * V::ROWS || left == V::ROWS {
             V::ROWS
         } else if left > V::ROWS {
@@ -56,7 +58,7 @@ pub(crate) unsafe fn block<V: Simd>(block: &Block) {
         } else {
             left
         };
-        // SAFETY: as the caller says; `row + take` ≤ `rows`.
+        // SAFETY: guaranteed by the caller; `row + take` ≤ `rows`.
         unsafe {
             if block.columns <= V::LANES {
                 rows::<V, 1>(block, row, take);
@@ -74,7 +76,7 @@ unsafe fn rows<V: Simd, const VECTORS: usize>(block: &Block, row: usize, count: 
         ($($rows:literal)*) => {
             match count {
                 $($rows if $rows <= V::ROWS => {
-                    // SAFETY: as the caller says.
+                    // SAFETY: guaranteed by the caller.
                     unsafe {
                         if block.a_row == 1 {
                             tile::<V, $rows, VECTORS, true>(block, row);
@@ -90,14 +92,15 @@ unsafe fn rows<V: Simd, const VECTORS: usize>(block: &Block, row: usize, count: 
     dispatch!(12 6 8 1 2 3 4 5 7 9 10 11);
 }
 
-/// `BY_STEP`: the rows of `a` are adjacent, else its steps are. Both are constants for the
-/// compiler, which needs them to address `a` without a multiplication per row.
+/// Computes one tile. `BY_STEP` means that the rows of `a` are adjacent, otherwise its steps are.
+/// Both are compile-time constants, so that the compiler addresses `a` without a multiplication per
+/// row.
 #[inline(always)]
 unsafe fn tile<V: Simd, const ROWS: usize, const VECTORS: usize, const BY_STEP: bool>(
     block: &Block,
     row: usize,
 ) {
-    // SAFETY: as the caller of `block` says.
+    // SAFETY: guaranteed by the caller of `block`.
     unsafe {
         let a_row = if BY_STEP { 1 } else { block.a_row };
         let a_step = if BY_STEP { block.a_step } else { 1 };

@@ -1,4 +1,4 @@
-//! Transposition of matrices, whole squares of registers at a time.
+//! Transposition of matrices, one square of registers at a time.
 
 use crate::cpu::simd::Simd;
 
@@ -7,7 +7,7 @@ use crate::cpu::simd::Simd;
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; both matrices lie where the arguments say.
+/// The CPU has `V`'s instruction set; both matrices lie where the arguments say.
 #[inline(always)]
 pub(crate) unsafe fn transpose<V: Simd>(
     rows: usize,

@@ -10,7 +10,7 @@
 
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// A strip of tiles that lie side by side in an image (NHWC, one image).
+/// A strip of adjacent tiles in an image (NHWC, one image).
 pub(crate) struct Strip {
     /// Rows of the image.
     pub height: usize,
@@ -18,9 +18,9 @@ pub(crate) struct Strip {
     pub width: usize,
     /// Elements between neighbouring pixels.
     pub pixel: usize,
-    /// Channels to transform, from the address of the image on.
+    /// Channels to transform, starting at the address of the image.
     pub channels: usize,
-    /// Index of the strip: its first row is four times this, less the padding.
+    /// Index of the strip: its first row is four times this, minus the padding.
     pub row: usize,
     /// Tiles in the strip.
     pub tiles: usize,
@@ -28,18 +28,18 @@ pub(crate) struct Strip {
     pub padding: [usize; 2],
     /// Elements between planes.
     pub plane: usize,
-    /// Elements between tiles within a plane: the channels in whole vectors.
+    /// Elements between tiles within a plane: the channels padded to whole vectors.
     pub step: usize,
 }
 
 impl Strip {
-    /// From a pixel to the one four rows below, which is in the next strip.
+    /// Returns the distance from a pixel to the one four rows below, which is in the next strip.
     #[inline(always)]
     fn next(&self) -> usize {
         4 * self.width * self.pixel
     }
 
-    /// Where the pixel of tile `tile` is in the image, if it is in it.
+    /// Returns the place of tile `tile`'s pixel in the image, if it lies inside.
     #[inline(always)]
     fn place(&self, tile: usize, y: usize, x: usize) -> Option<usize> {
         let row = (self.row * 4 + y).wrapping_sub(self.padding[0]);
@@ -51,7 +51,7 @@ impl Strip {
 /// `Bᵀ d`
 #[inline(always)]
 unsafe fn input<V: Simd>(d: [V; 6]) -> [V; 6] {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let c = |value| V::splat(value);
         let a = d[2].fma(c(-4.0), d[4]);
@@ -72,7 +72,7 @@ unsafe fn input<V: Simd>(d: [V; 6]) -> [V; 6] {
 /// `Aᵀ m`
 #[inline(always)]
 unsafe fn output<V: Simd>(m: [V; 6]) -> [V; 4] {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let c = |value| V::splat(value);
         let (p, q) = (m[1].add(m[2]), m[1].sub(m[2]));
@@ -89,7 +89,7 @@ unsafe fn output<V: Simd>(m: [V; 6]) -> [V; 4] {
 /// `A y`
 #[inline(always)]
 unsafe fn output_transposed<V: Simd>(y: [V; 4]) -> [V; 6] {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let c = |value| V::splat(value);
         let (even, odd) = (y[0].add(y[2]), y[1].add(y[3]));
@@ -109,7 +109,7 @@ unsafe fn output_transposed<V: Simd>(y: [V; 4]) -> [V; 6] {
 /// `G g`
 #[inline(always)]
 unsafe fn weight<V: Simd>(g: [V; 3]) -> [V; 6] {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let c = |value| V::splat(value);
         let s = g[0].add(g[2]).mul(c(-1.0 / 6.0));
@@ -130,7 +130,7 @@ unsafe fn weight<V: Simd>(g: [V; 3]) -> [V; 6] {
 /// `Gᵀ u`
 #[inline(always)]
 unsafe fn weight_transposed<V: Simd>(u: [V; 6]) -> [V; 3] {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let c = |value| V::splat(value);
         let p = u[1].add(u[2]).mul(c(-1.0 / 6.0));
@@ -148,13 +148,13 @@ unsafe fn weight_transposed<V: Simd>(u: [V; 6]) -> [V; 3] {
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; `image` holds the image; `planes` is the place of the
-/// strip's first tile in the first plane.
+/// The CPU has `V`'s instruction set; `image` holds the image; `planes` is the place of the strip's
+/// first tile in the first plane.
 #[inline(always)]
 pub(crate) unsafe fn winograd_input<V: Simd>(strip: &Strip, image: *const f32, planes: *mut f32) {
     for tile in 0..strip.tiles {
-        // Pixels outside of the image are read from a vector of zeros, at the same place for all
-        // channels: no branch stays in the loop over the channels.
+        // Pixels outside the image are read from a vector of zeros, at the same place for all
+        // channels, so that the loop over the channels has no branch.
         let mut from = [ZEROS.as_ptr(); 36];
         let mut mask = [0; 36];
         for (index, (from, mask)) in from.iter_mut().zip(&mut mask).enumerate() {
@@ -163,10 +163,10 @@ pub(crate) unsafe fn winograd_input<V: Simd>(strip: &Strip, image: *const f32, p
             }
         }
         let whole = strip.channels - strip.channels % V::LANES;
-        // What the next strip does not share with this one: no processor foresees this order of
-        // reads.
+        // Prefetches the rows of the next strip that this one does not share, because no CPU
+        // predicts this order of reads.
         let next = ((4 * strip.row + 5) * strip.width + 4 * tile) * strip.pixel;
-        // SAFETY: as the caller says; a vector fits into the zeros.
+        // SAFETY: guaranteed by the caller; a vector fits into the zeros.
         unsafe {
             let planes = planes.add(tile * strip.step);
             for channel in (0..whole).step_by(V::LANES) {
@@ -194,13 +194,13 @@ pub(crate) unsafe fn winograd_input<V: Simd>(strip: &Strip, image: *const f32, p
     }
 }
 
-/// What is read outside of the image.
+/// Read in place of pixels outside the image.
 static ZEROS: [f32; 16] = [0.0; 16];
 
 /// Transforms one vector of channels of one tile.
 #[inline(always)]
 unsafe fn input_tile<V: Simd>(pixels: [V; 36], plane: usize, planes: *mut f32) {
-    // SAFETY: the caller vouches for the planes and the instruction set.
+    // SAFETY: the caller guarantees the planes and the instruction set.
     unsafe {
         let mut half = [[V::zero(); 6]; 6];
         for x in 0..6 {
@@ -231,7 +231,7 @@ pub(crate) unsafe fn winograd_output<V: Simd>(strip: &Strip, planes: *const f32,
     for tile in 0..strip.tiles {
         for channel in (0..strip.channels).step_by(V::LANES) {
             let count = strip.channels - channel;
-            // SAFETY: as the caller says; places outside of the image are not written.
+            // SAFETY: guaranteed by the caller; places outside the image are not written.
             unsafe {
                 let planes = planes.add(tile * strip.step + channel);
                 let mut half = [[V::zero(); 6]; 4];
@@ -273,7 +273,7 @@ pub(crate) unsafe fn winograd_gradient<V: Simd>(
     for tile in 0..strip.tiles {
         for channel in (0..strip.channels).step_by(V::LANES) {
             let count = strip.channels - channel;
-            // SAFETY: as the caller says; places outside of the image are not read.
+            // SAFETY: guaranteed by the caller; places outside the image are not read.
             unsafe {
                 let planes = planes.add(tile * strip.step + channel);
                 let mut half = [[V::zero(); 4]; 6];
@@ -306,7 +306,7 @@ pub(crate) unsafe fn winograd_gradient<V: Simd>(
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; `step` and `panel` are whole vectors, `lanes` ≤ `step`.
+/// The CPU has `V`'s instruction set; `step` and `panel` are whole vectors, `lanes` ≤ `step`.
 #[inline(always)]
 pub(crate) unsafe fn winograd_weight<V: Simd>(
     taps: *const f32,
@@ -318,7 +318,7 @@ pub(crate) unsafe fn winograd_weight<V: Simd>(
     panel_step: usize,
 ) {
     for lane in (0..step).step_by(V::LANES) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let planes = planes.add(lane / panel * panel_step + lane % panel);
             let mut half = [[V::zero(); 3]; 6];
@@ -342,12 +342,12 @@ pub(crate) unsafe fn winograd_weight<V: Simd>(
     }
 }
 
-/// Transforms the gradient in 36 planes back into nine taps of `lanes` channels, `step` apart:
-/// `Gᵀ u G`.
+/// Transforms the gradient in 36 planes back into nine taps of `lanes` channels, `step` apart: `Gᵀ
+/// u G`.
 ///
 /// # Safety
 ///
-/// The processor has `V`'s instruction set; `lanes` is whole vectors.
+/// The CPU has `V`'s instruction set; `lanes` is whole vectors.
 #[inline(always)]
 pub(crate) unsafe fn winograd_weight_gradient<V: Simd>(
     planes: *const f32,
@@ -357,7 +357,7 @@ pub(crate) unsafe fn winograd_weight_gradient<V: Simd>(
     step: usize,
 ) {
     for lane in (0..lanes).step_by(V::LANES) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let mut half = [[V::zero(); 6]; 3];
             for x in 0..6 {
