@@ -1,27 +1,27 @@
-//! Stands in for the kernels for GPUs in a program without them: no device is a GPU.
+//! Replaces the GPU kernels in a program without them: no device is a GPU.
 
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{ConvOptions, ImageFacts, PoolOptions, Sample, ThenNorm};
 
-/// There is no GPU.
+/// Returns false: this program has no GPU kernels.
 pub fn is_gpu(_: &Device) -> bool {
     false
 }
 
-/// No batch has any.
+/// Statistics of a batch; never created without GPU kernels.
 #[derive(Debug)]
 pub(crate) struct BatchMoments;
 
-/// No numbers are on their way.
+/// Numbers on their way from a GPU; never created without GPU kernels.
 #[derive(Debug)]
 pub struct Reading(());
 
-/// No images are there.
+/// Images in GPU memory; never created without GPU kernels.
 #[derive(Clone, Debug)]
 pub struct StoredImages(());
 
-/// Functions that nobody calls where no device is a GPU.
+/// Functions that are never called, because no device is a GPU.
 macro_rules! absent {
     ($($(#[$doc:meta])* $vis:vis fn $name:ident$(<$rank:ident>)?($($argument:ty),*) -> $result:ty;)*) => {$(
         $(#[$doc])*
@@ -55,30 +55,31 @@ absent! {
     pub(crate) fn mean_of_pixels(Tensor<4>, [usize; 2]) -> Option<Tensor<2>>;
     pub(crate) fn multiplies_on(&Device) -> bool;
     pub(crate) fn relu<D>(Tensor<D>) -> Tensor<D>;
-    /// For a device that is a GPU.
+    /// Requires a GPU, which does not exist here.
     pub fn start_reading(Vec<Tensor<1>>) -> Reading;
 }
 
 impl Reading {
-    /// Of a device that is a GPU.
+    /// Requires a GPU, which does not exist here.
     ///
     /// # Errors
-    /// None: there is nothing to wait for.
+    ///
+    /// None: this is never called.
     pub fn wait(self) -> Result<Vec<f32>, String> {
         unreachable!("no device is a GPU")
     }
 }
 
 impl StoredImages {
-    /// Of a device that is a GPU.
+    /// Requires a GPU, which does not exist here.
     pub fn batch(&self, _: &[Sample]) -> (Tensor<4>, Tensor<1, Int>) {
         unreachable!("no device is a GPU")
     }
 
     absent! {
-        /// For a device that is a GPU.
+        /// Requires a GPU, which does not exist here.
         pub fn of_bytes(Tensor<3, Int>, ImageFacts<'_>) -> Self;
-        /// For a device that is a GPU.
+        /// Requires a GPU, which does not exist here.
         pub fn of_floats(Tensor<3>, ImageFacts<'_>) -> Self;
     }
 }

@@ -1,9 +1,8 @@
 //! Multi-head self-attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>) as one node
-//! of the graph. Of Burn's operations, each part that is taken out of queries, keys and values
-//! would have a gradient as large as all three, and these would be added up.
+//! of the graph. With Burn's operations, each part sliced out of queries, keys and values would
+//! have a gradient as large as all three, and these would be summed.
 //!
-//! Where tensor cores have instructions for its type, all of it is [`super::flash`]; else products
-//! are Burn's.
+//! Uses [`super::flash`] if tensor cores support the type; otherwise the products are Burn's.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,12 +19,15 @@ use super::operation::{Operation, ToFirst, apply};
 use super::softmax::{softmax, softmax_gradient};
 use super::sums::cube;
 
-/// `softmax(q kᵀ / √depth) v` for every head. `qkv` is \[batch, tokens, 3 × heads × depth\]:
-/// queries, keys and values in this order, each with the heads one after another; the result is
-/// \[batch, tokens, heads × depth\], in the same type. For a device that [`super::is_gpu`].
+/// Computes `softmax(q kᵀ / √depth) v` for every head, on a device for which [`super::is_gpu`] is
+/// true.
+///
+/// `qkv` is \[batch, tokens, 3 × heads × depth\]: queries, keys and values in this order, each with
+/// the heads one after another. The result is \[batch, tokens, heads × depth\] in the same type.
 ///
 /// # Panics
-/// If the last dimension is no such multiple, or there is no value.
+///
+/// Panics if the last dimension is no multiple of 3 × heads, or if `qkv` is empty.
 pub fn attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
     let [_, _, width] = qkv.dims();
     assert!(
@@ -53,16 +55,16 @@ struct Attention {
     kept: OnceLock<Kept>,
 }
 
-/// What backward needs.
+/// State for backward.
 #[derive(Debug)]
 struct Kept {
     parts: Parts,
-    /// How much each token takes of each: \[batch, heads, tokens, tokens\].
+    /// Attention weights, \[batch, heads, tokens, tokens\].
     shares: Tensor<4>,
 }
 
-/// \[batch, heads, tokens, depth\] each, as products want them in memory; the queries divided by
-/// √depth, which costs less than dividing the larger product.
+/// Queries, keys and values, \[batch, heads, tokens, depth\] each, in the layout that products
+/// need. The queries are divided by √depth, which costs less than dividing the larger product.
 #[derive(Clone, Debug)]
 struct Parts {
     query: Tensor<4>,
@@ -111,7 +113,7 @@ impl Operation<1> for Attention {
     }
 }
 
-/// Queries, keys and values for every head.
+/// Splits into queries, keys and values of every head.
 fn split(qkv: Tensor<3>, heads: usize) -> Parts {
     let [batch, tokens, width] = qkv.dims();
     let depth = width / (3 * heads);
@@ -119,8 +121,7 @@ fn split(qkv: Tensor<3>, heads: usize) -> Parts {
     let part = || rows.empty([batch, heads, tokens, depth]);
     let [query, key, value] = [part(), part(), part()];
     let vectors = rows.rows() * rows.row_vectors();
-    // SAFETY: every unit writes a vector of its own, if there is one; the parts together have as
-    // many.
+    // SAFETY: every unit writes its own vector, if it exists; the parts together have as many.
     unsafe {
         split_heads::launch_unchecked(
             rows.client(),
@@ -144,7 +145,7 @@ fn split(qkv: Tensor<3>, heads: usize) -> Parts {
     Parts { query, key, value }
 }
 
-/// The gradient of what [`split`] made parts of, for those of the parts.
+/// Joins the gradients of the parts into the gradient of [`split`]'s input.
 fn join(parts: Parts) -> Tensor<3> {
     let [batch, heads, tokens, depth] = parts.query.dims();
     let Parts { query, key, value } = parts;
@@ -186,8 +187,8 @@ fn contiguous(values: Tensor<4>) -> Tensor<4> {
     tensor(into_contiguous(primitive(values)))
 }
 
-/// Where a vector of \[batch, tokens, 3, heads, depth\] lies in its part, \[batch, heads, tokens,
-/// depth\].
+/// Returns the position in its part, \[batch, heads, tokens, depth\], of a vector of \[batch,
+/// tokens, 3, heads, depth\].
 #[cube]
 fn place(at: usize, tokens: usize, heads: usize, row: usize) -> usize {
     let head = at / row % heads;

@@ -1,5 +1,5 @@
-//! Batches of images that lie on the device as bytes: gathered, moved, mirrored and normalised by
-//! one kernel, where Burn's operations take some twenty, and several small copies from the host,
+//! Batches of images stored on the device as bytes. One kernel gathers, shifts, mirrors and
+//! normalises them; Burn's operations need about twenty, and several small copies from the host,
 //! while nothing else runs yet.
 
 use burn::backend::Cube;
@@ -16,28 +16,27 @@ use super::matrix::{Matrix, address, arg, memory, primitive, primitive_int};
 use super::sums::cube;
 use crate::gpu::{ImageFacts, Sample};
 
-/// Values of a byte.
+/// Number of values of a byte.
 const BYTES: usize = 256;
 
-/// Numbers that say what is to be done with an image.
+/// Numbers per image in the list of transformations.
 const OF_SAMPLE: usize = 4;
 
-/// Images in the memory of a GPU, of which batches are made there.
+/// Images in GPU memory from which batches are made.
 #[derive(Clone, Debug)]
 pub struct StoredImages {
     /// \[images, channels, rows × columns\].
     pixels: CubeTensor,
     /// \[images\].
     labels: CubeTensor,
-    /// What becomes of every byte, \[channels, bytes\]: looked up, since a product and a sum that
-    /// stand in one kernel are computed as one by the compilers of GPUs, and have other last bits
-    /// then than those of the host.
+    /// Normalised value of every byte, \[channels, bytes\]. A table, because GPU compilers fuse a
+    /// product and a sum in one kernel, which would change the last bits compared to the host.
     values: CubeTensor,
     frame: Frame,
     device: Device,
 }
 
-/// What a kernel is compiled for.
+/// Compile-time parameters of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Frame {
     channels: usize,
@@ -47,33 +46,35 @@ struct Frame {
 }
 
 impl Frame {
-    /// Pixels of a channel.
+    /// Returns the pixels of a channel.
     const fn plane(&self) -> usize {
         self.height * self.width
     }
 
-    /// Numbers of an image.
+    /// Returns the numbers of an image.
     const fn len(&self) -> usize {
         self.channels * self.plane()
     }
 }
 
 impl StoredImages {
-    /// `pixels` is \[images, channels, rows × columns\], in a type of bytes. For a device that
-    /// [`super::is_gpu`], and at least one value.
+    /// Stores `pixels`, \[images, channels, rows × columns\] in a byte type, on a device for which
+    /// [`super::is_gpu`] is true. Needs at least one value.
     ///
     /// # Panics
-    /// If there is not one label for each image, and a line for each channel.
+    ///
+    /// Panics unless there is one label for each image and one line for each channel.
     pub fn of_bytes(pixels: Tensor<3, Int>, facts: ImageFacts<'_>) -> Self {
         let device = pixels.device();
         let pixels = primitive_int(pixels.without_autodiff());
         Self::new(pixels, device, facts)
     }
 
-    /// The same in f32, for devices that do not compute with bytes; all values are those of bytes.
+    /// Stores bytes as f32, for devices that do not compute with bytes.
     ///
     /// # Panics
-    /// As [`Self::of_bytes`].
+    ///
+    /// Panics in the same cases as [`Self::of_bytes`].
     pub fn of_floats(pixels: Tensor<3>, facts: ImageFacts<'_>) -> Self {
         let device = pixels.device();
         let pixels = primitive(pixels.without_autodiff());
@@ -102,10 +103,12 @@ impl StoredImages {
         }
     }
 
-    /// The images of `samples`, of which there is at least one, \[samples, channels, rows,
-    /// columns\] in f32, and what they show; both on the device that the pixels were given on. In
-    /// memory channels come last, as convolutions want them. An index that does not exist is the
-    /// last one; a move by more than an image counts as one by an image.
+    /// Returns the images of `samples`, \[samples, channels, rows, columns\] in f32, and their
+    /// labels.
+    ///
+    /// `samples` must not be empty. Both results are on the device of the pixels; the images lie
+    /// channels-last in memory, as convolutions need them. An index beyond the end selects the last
+    /// image; a shift by more than an image counts as a shift by one image.
     pub fn batch(&self, samples: &[Sample]) -> (Tensor<4>, Tensor<1, Int>) {
         let Frame {
             channels,
@@ -125,10 +128,10 @@ impl StoredImages {
         (on(images, &self.device), on(labels, &self.device))
     }
 
-    /// What is to be done, \[samples, [`OF_SAMPLE`]\].
+    /// Uploads the transformations, \[samples, [`OF_SAMPLE`]\].
     fn uploaded(&self, samples: &[Sample]) -> CubeTensor {
         let numbers = |sample: &Sample| {
-            // The last one at most, whichever that is.
+            // Values beyond the range select the last image.
             let index = i32::try_from(sample.index).unwrap_or(i32::MAX);
             let mirrored = i32::from(sample.mirrored);
             [index, sample.down, sample.right, mirrored]
@@ -141,9 +144,9 @@ impl StoredImages {
 
     fn make(&self, samples: &CubeTensor, out: &Matrix, labels: &CubeTensor) {
         let vectors = out.rows() * out.row_vectors();
-        // SAFETY: a unit that has a vector of `out` writes it, and the label of an image that
-        // begins there; each image of `out` has numbers in `samples`, and what they name is looked
-        // for inside of the other three.
+        // SAFETY: a unit with a vector of `out` writes it, and the label of an image that begins
+        // there; each image of `out` has numbers in `samples`, and the indices they name are
+        // clamped to the other three tensors.
         unsafe {
             make_batch::launch_unchecked(
                 out.client(),
@@ -166,7 +169,7 @@ impl StoredImages {
     }
 }
 
-/// What becomes of every byte of every channel, as the host computes it.
+/// Returns the normalised value of every byte of every channel, as the host computes it.
 fn values(lines: &[(f32, f32)], device: &Device) -> Tensor<2> {
     let of_channel = |(scale, offset): &(f32, f32)| {
         let (scale, offset) = (*scale, *offset);
@@ -177,7 +180,7 @@ fn values(lines: &[(f32, f32)], device: &Device) -> Tensor<2> {
     Tensor::from_data(data, (device, DType::F32))
 }
 
-/// With autodiff, if `device` has it: layers ask their input whether they train.
+/// Adds autodiff if `device` has it, because layers check their input for training.
 fn on<const D: usize, K: Autodiff>(tensor: Tensor<D, K>, device: &Device) -> Tensor<D, K> {
     match device.gradient_checkpointing_strategy() {
         Some(strategy) => {
@@ -188,20 +191,20 @@ fn on<const D: usize, K: Autodiff>(tensor: Tensor<D, K>, device: &Device) -> Ten
     }
 }
 
-/// What is seen at a place, in one direction.
+/// Source of a place along one axis.
 #[derive(CubeType)]
 struct Seen {
-    /// A row or column of the image, whatever was asked for.
+    /// A row or column of the image, always a valid one.
     place: usize,
-    /// Whether there is something.
+    /// False outside the image.
     inside: bool,
 }
 
-/// What lies at `place` of an image that was moved on by `by`, of `len` rows or columns.
+/// Returns the source of `place` in an image of `len` rows or columns that was shifted by `by`.
 #[cube]
 fn seen(place: usize, by: i32, #[comptime] len: usize, #[comptime] reflects: bool) -> Seen {
     let (back, on, last) = comptime!((-(len as i32), len as i32, len as i32 - 1));
-    // By no more than leaves nothing of it: beyond that numbers would overflow.
+    // Limited to a shift that leaves nothing of the image; larger numbers would overflow.
     let position = i32::cast_from(place) - by.max(back).min(on);
     let inside = position.max(0i32).min(last);
     if comptime!(reflects) {
@@ -235,7 +238,7 @@ fn make_batch<P: Numeric, N: Size>(
     if at < vectors {
         let (len, plane) = comptime!((frame.len(), frame.plane()));
         let first = at * N::value();
-        // A vector is part of one image.
+        // A vector belongs to one image.
         let (number, place) = (first / len, first % len);
         let sample = samples[number];
         let index = sample.extract(0usize).max(0i32);
@@ -248,8 +251,8 @@ fn make_batch<P: Numeric, N: Size>(
             let channel = (place + lane) % frame.channels;
             let pixel = (place + lane) / frame.channels;
             let (y, x) = (pixel / frame.width, pixel % frame.width);
-            // In an image that is mirrored after the move, column x shows what would be at w - 1 -
-            // x.
+            // In an image that is mirrored after the shift, column x shows the source of column w -
+            // 1 - x.
             let x = select(is_mirrored, comptime!(frame.width - 1) - x, x);
             let row = seen(y, down, frame.height, frame.reflects);
             let column = seen(x, right, frame.width, frame.reflects);

@@ -1,4 +1,4 @@
-//! Batch normalization and the ReLU that often follows.
+//! Batch normalization with an optional ReLU.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,21 +21,24 @@ pub struct BatchMoments {
 }
 
 impl BatchMoments {
-    /// The means, \[channels\].
+    /// Returns the means, \[channels\].
     pub fn mean(&self) -> Tensor<1> {
         Tensor::from_primitive::<Cube>(row_of(&self.lines, forward::MEAN))
     }
 
-    /// The variances, divided by the number of values, \[channels\].
+    /// Returns the biased variances (divided by the number of values), \[channels\].
     pub fn variance(&self) -> Tensor<1> {
         Tensor::from_primitive::<Cube>(row_of(&self.lines, forward::VARIANCE))
     }
 
-    /// Takes them into a running mean and variance, \[channels\]: `1 - momentum` of what was, and
-    /// `momentum` of these, the variances times `unbias`.
+    /// Updates a running mean and variance, \[channels\].
+    ///
+    /// The result is `1 - momentum` of the old values plus `momentum` of these, with the variances
+    /// times `unbias`.
     ///
     /// # Panics
-    /// When the shapes do not fit, or a tensor is not on the GPU.
+    ///
+    /// Panics if the shapes do not match, or if a tensor is not on the GPU.
     pub fn running(
         &self,
         [mean, variance]: [Tensor<1>; 2],
@@ -49,7 +52,8 @@ impl BatchMoments {
 }
 
 /// # Panics
-/// When what is added is of another shape or type than `x`.
+///
+/// Panics if the addend has another shape or type than `x`.
 fn check(then: &ThenNorm, x: &Tensor<4>) {
     if let Some(plus) = &then.plus {
         let fits = plus.dims() == x.dims() && plus.dtype() == x.dtype();
@@ -57,12 +61,14 @@ fn check(then: &ThenNorm, x: &Tensor<4>) {
     }
 }
 
-/// Normalises `x`, \[batch, channels, height, width\], by mean and variance of this batch; `weight`
-/// and `bias` are \[channels\]. Sums are in `f32` whatever the type of `x`. For a device that
-/// [`super::is_gpu`], and at least one value.
+/// Normalises `x`, \[batch, channels, height, width\], by mean and variance of this batch.
+///
+/// `weight` and `bias` are \[channels\]. Sums are in `f32` for any type of `x`. Requires a device
+/// for which [`super::is_gpu`] is true, and at least one value.
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+///
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn batch_norm_train(
     x: Tensor<4>,
     [weight, bias]: [Tensor<1>; 2],
@@ -99,11 +105,14 @@ pub fn batch_norm_train(
 }
 
 /// Normalises `x`, \[batch, channels, height, width\], by a given mean and variance, as in
-/// evaluation; all others are \[channels\] in `f32`. Without autodiff, and nothing is dropped; else
-/// as [`batch_norm_train`].
+/// evaluation.
+///
+/// All other tensors are \[channels\] in `f32`. Has no autodiff and drops nothing; otherwise like
+/// [`batch_norm_train`].
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+///
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn batch_norm(
     x: Tensor<4>,
     [weight, bias]: [Tensor<1>; 2],
@@ -158,7 +167,7 @@ impl BatchNorm {
         channels::normalise(&x, lines, &self.then, plus.as_ref()).into_images()
     }
 
-    /// Of the input, the weight and the bias.
+    /// Computes the gradients of the input, the weight and the bias.
     fn gradients(
         &self,
         x: Option<CubeTensor>,
@@ -202,7 +211,7 @@ impl Operation<3> for BatchNorm {
     }
 }
 
-/// With something that is added to the result.
+/// The variant with an addend to the result.
 impl Operation<4> for BatchNorm {
     fn forward(&self, [x, weight, bias, plus]: [CubeTensor; 4]) -> CubeTensor {
         self.normalised([x, weight, bias], Some(plus))

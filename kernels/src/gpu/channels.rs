@@ -1,11 +1,11 @@
-//! GPU kernels of batch normalization, on matrices of a row per pixel and a column per channel.
+//! GPU kernels of batch normalization, on matrices with a row per pixel and a column per channel.
 //!
-//! Burn's own normalization with ReLU reads and writes every value some fifty times in a step.
-//! Eight times are enough: each direction is a sum over pixels and a line through every pixel, with
-//! the few numbers per channel in between.
+//! Burn's own normalization with ReLU reads and writes every value about fifty times in a step.
+//! Eight times are enough: each direction is a sum over pixels and a linear function of every
+//! pixel, with few numbers per channel between them.
 //!
-//! The sums are of what is left after the first pixel's value is subtracted: they do not cancel
-//! where a mean is large beside its deviation.
+//! The sums are over the differences from the first pixel's value, so that they do not cancel if
+//! the mean is large compared to the deviation.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
@@ -17,45 +17,45 @@ use super::sums::{
     Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, over_parts, write_part,
 };
 
-/// Rows of what forward computes for every channel.
+/// Rows of the per-channel results of forward.
 pub(super) mod forward {
-    /// Of the batch.
+    /// Mean of the batch.
     pub const MEAN: usize = 0;
-    /// Of the batch, divided by the number of values.
+    /// Biased variance of the batch (divided by the number of values).
     pub const VARIANCE: usize = 1;
-    /// What a value is multiplied by.
+    /// Factor of a value.
     pub const SCALE: usize = 2;
-    /// What is added then.
+    /// Summand after the factor.
     pub const OFFSET: usize = 3;
-    /// How many there are.
+    /// Number of rows.
     pub const ROWS: usize = 4;
 }
 
-/// Rows of what the gradient of the input needs of every channel.
+/// Rows of the per-channel coefficients for the input's gradient.
 mod backward {
-    /// What the deviation from the mean is multiplied by.
+    /// Factor of the deviation from the mean.
     pub const SLOPE: usize = 0;
-    /// What is added then.
+    /// Summand after the factor.
     pub const OFFSET: usize = 1;
-    /// How many there are.
+    /// Number of rows.
     pub const ROWS: usize = 2;
 }
 
-/// Vectors of one column that a unit computes: the fewer numbers of channels are read. So many only
-/// where there are enough for all processors even so, and not so many that an index of 32 bits
-/// could go round behind the last.
+/// Vectors of one column per unit, which reduce the reads of per-channel numbers. The number is
+/// smaller if the units would not occupy all SMs, or if 32-bit indices could wrap around behind the
+/// last vector.
 const VECTORS_OF_UNIT: usize = 4;
 const ENOUGH: usize = 1 << 20;
 const TOO_MANY: usize = 1 << 31;
 
-/// How the vectors of a matrix are divided among units, each of which has some of one column.
+/// Assignment of a matrix's vectors to units. Each unit has some vectors of one column.
 struct Lines {
     vector: usize,
     /// Vectors of a row.
     columns: usize,
     vectors: usize,
     of_unit: usize,
-    /// Units, and vectors between two of one unit: whole rows.
+    /// Number of units, and the distance between two vectors of one unit: whole rows.
     units: usize,
 }
 
@@ -82,16 +82,17 @@ impl Lines {
     }
 }
 
-/// What is summed up over all pixels in backward.
+/// Sums over all pixels in backward.
 pub(super) struct GradientSums {
     /// Gradients of the parameters, \[channels\].
     pub weight: CubeTensor,
     pub bias: CubeTensor,
-    /// For the gradient of the input: \[[`backward::ROWS`], channels\].
+    /// Coefficients for the input's gradient, \[[`backward::ROWS`], channels\].
     lines: CubeTensor,
 }
 
-/// Mean, variance, and the line that normalises each channel: \[[`forward::ROWS`], channels\].
+/// Computes mean, variance and the linear function that normalises each channel,
+/// \[[`forward::ROWS`], channels\].
 pub(super) fn moments(x: &Matrix, [weight, bias]: [CubeTensor; 2], epsilon: f32) -> CubeTensor {
     let (rows, channels, vector) = (x.rows(), x.columns(), x.vector());
     let division = Division::new(rows, x.row_vectors());
@@ -116,7 +117,7 @@ pub(super) fn moments(x: &Matrix, [weight, bias]: [CubeTensor; 2], epsilon: f32)
             x.elem(),
         );
     }
-    // SAFETY: all have a number for each channel, and `sums` as many parts as are said.
+    // SAFETY: all have a number for each channel, and `sums` has the given number of parts.
     unsafe {
         finish_moments::launch_unchecked(
             client,
@@ -139,8 +140,8 @@ pub(super) fn moments(x: &Matrix, [weight, bias]: [CubeTensor; 2], epsilon: f32)
     out
 }
 
-/// `1 - momentum` of the `old` means and variances and `momentum` of those in `lines`, the
-/// variances times `unbias`.
+/// Returns `1 - momentum` of the `old` means and variances plus `momentum` of those in `lines`,
+/// with the variances times `unbias`.
 pub(super) fn running(
     lines: &CubeTensor,
     old: [CubeTensor; 2],
@@ -154,7 +155,7 @@ pub(super) fn running(
             && old_variance.columns() == channels
     );
     let (mean, variance) = (old_mean.empty_like(), old_mean.empty_like());
-    // SAFETY: every unit writes a channel of its own, if there is one, and all have every channel.
+    // SAFETY: every unit writes its own channel, if it exists, and all tensors have every channel.
     unsafe {
         blend::launch_unchecked(
             old_mean.client(),
@@ -174,7 +175,7 @@ pub(super) fn running(
     [mean.into_tensor(), variance.into_tensor()]
 }
 
-/// What follows a normalization before something may be added to it.
+/// Operations after a normalization, before the addition.
 #[derive(Clone, Debug)]
 pub(super) struct Then {
     pub relu: bool,
@@ -182,7 +183,7 @@ pub(super) struct Then {
 }
 
 impl Then {
-    /// What kernels get of what is dropped; something else where nothing is.
+    /// Returns the kernel arguments of the dropout, or a placeholder without one.
     fn drops(&self, other: &CubeTensor) -> (BufferArg, u32, f32) {
         match &self.drops {
             Some(drops) => (arg(&drops.key), drops.below, drops.scale),
@@ -191,7 +192,8 @@ impl Then {
     }
 }
 
-/// `x` times a scale plus an offset, rows of `lines`, and what follows, and then `plus`.
+/// Computes `x` times scale plus offset (rows of `lines`), then the operations of `then`, then adds
+/// `plus`.
 pub(super) fn normalise(
     x: &Matrix,
     lines: &CubeTensor,
@@ -201,8 +203,8 @@ pub(super) fn normalise(
     let (key, below, scale) = then.drops(lines);
     let out = x.empty_like();
     let division = Lines::of(x);
-    // SAFETY: every unit writes vectors of its own, as far as there are some: their indices do not
-    // go round. `lines` has all channels, and `plus` is as large as `x`.
+    // SAFETY: every unit writes its own vectors, if they exist: their indices do not wrap around.
+    // `lines` has all channels, and `plus` is as large as `x`.
     unsafe {
         line::launch_unchecked(
             x.client(),
@@ -213,7 +215,7 @@ pub(super) fn normalise(
             x.vector(),
             x.arg(),
             arg(lines),
-            // Something must be given where there is none.
+            // A placeholder if absent.
             plus.unwrap_or(x).arg(),
             key,
             out.arg(),
@@ -232,7 +234,7 @@ pub(super) fn normalise(
     out
 }
 
-/// The gradients of weight and bias, and what the input's needs.
+/// Computes the gradients of weight and bias, and the coefficients for the input's gradient.
 pub(super) fn gradient_sums(
     x: &Matrix,
     dy: &Matrix,
@@ -247,7 +249,7 @@ pub(super) fn gradient_sums(
     let sums = x.numbers([division.parts, 2, channels]);
     let [to_weight, to_bias] = [(); 2].map(|()| x.numbers([channels]));
     let to_input = x.numbers([backward::ROWS, channels]);
-    // SAFETY: `dy` is as large as `x`; else as in `moments`.
+    // SAFETY: `dy` is as large as `x`; otherwise as in `moments`.
     unsafe {
         sum_gradients::launch_unchecked(
             client,
@@ -298,7 +300,7 @@ pub(super) fn gradient_sums(
     }
 }
 
-/// The gradient of the input, and `plus`.
+/// Computes the gradient of the input, plus `plus`.
 pub(super) fn input_gradient(
     x: &Matrix,
     dy: &Matrix,
@@ -323,7 +325,7 @@ pub(super) fn input_gradient(
             dy.arg(),
             arg(lines),
             arg(&sums.lines),
-            // Something must be given where there is none.
+            // A placeholder if absent.
             plus.unwrap_or(dy).arg(),
             key,
             out.arg(),
@@ -342,7 +344,7 @@ pub(super) fn input_gradient(
     out
 }
 
-/// What is left of a column's values after the first is subtracted, and its squares.
+/// Differences of a column's values from its first value, and their squares.
 #[derive(CubeType)]
 struct Deviations<'a, F: Float, N: Size> {
     x: &'a [Vector<F, N>],
@@ -376,7 +378,7 @@ impl<'a, F: Float, N: Size> Terms<F, N> for Deviations<'a, F, N> {
     }
 }
 
-/// Sums and sums of squares of some rows, of what is left after the first row is subtracted.
+/// Computes sums and sums of squares over some rows, of the differences from the first row.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sum_moments<F: Float, N: Size>(
     x: &[Vector<F, N>],
@@ -441,7 +443,7 @@ fn finish_moments<F: Float, N: Size>(
         let mean = sums.first / rows;
         let zero = Vector::<f32, N>::new(0.0f32);
         let variance = sums.second / rows - mean * mean;
-        // Rounding may take it below; what is no number stays so.
+        // Rounding may make it negative; NaN stays NaN.
         let variance = select_many(variance.less_than(&zero), zero, variance);
         let mean = mean + Vector::<f32, N>::cast_from(x[column]);
         let deviation = (variance + Vector::<f32, N>::new(epsilon)).sqrt();
@@ -453,7 +455,7 @@ fn finish_moments<F: Float, N: Size>(
     }
 }
 
-/// A vector of f32 that is as wide as those of a shorter type: wider than they are read.
+/// Reads an f32 vector as wide as those of a shorter type, which is wider than a single read.
 #[cube]
 fn wide<N: Size, P: Size>(numbers: &[Vector<f32, P>], at: usize) -> Vector<f32, N> {
     let (whole, width) = (N::value(), P::value());
@@ -470,14 +472,14 @@ fn wide<N: Size, P: Size>(numbers: &[Vector<f32, P>], at: usize) -> Vector<f32, 
     vector
 }
 
-/// What is computed of a value, or of a value and a gradient, and of what is added to the result,
-/// at a vector of memory.
+/// Computation on one vector: of a value, or of a value and a gradient, and of the addend to the
+/// result.
 #[cube]
 trait Line<F: Float, N: Size> {
     fn of(&self, read: &Two<F, N>, plus: Vector<F, N>, at: usize) -> Vector<F, N>;
 }
 
-/// Computes the vectors of a unit. Those of all rows are read before the first is written, for a
+/// Computes the vectors of a unit. Reads those of all rows before it writes the first, because a
 /// unit waits for memory longer than it computes.
 #[cube]
 fn compute<F: Float, N: Size, L: Line<F, N> + CubeType>(
@@ -514,7 +516,7 @@ fn compute<F: Float, N: Size, L: Line<F, N> + CubeType>(
     }
 }
 
-/// Forward.
+/// The forward computation.
 #[derive(CubeType)]
 struct Normalised<N: Size> {
     scale: Vector<f32, N>,
@@ -531,7 +533,7 @@ impl<F: Float, N: Size> Line<F, N> for Normalised<N> {
     fn of(&self, read: &Two<F, N>, plus: Vector<F, N>, at: usize) -> Vector<F, N> {
         let mut value = Vector::<f32, N>::cast_from(read.first) * self.scale + self.offset;
         if comptime!(self.relu) {
-            // What is no number stays so: a scaled loss must be seen to overflow.
+            // NaN stays NaN, because the overflow of a scaled loss must be detected.
             let zero = Vector::<f32, N>::new(0.0f32);
             value = select_many(value.less_than(&zero), zero, value);
         }
@@ -575,7 +577,7 @@ fn line<F: Float, N: Size, P: Size>(
     }
 }
 
-/// The gradient before ReLU, if there is one.
+/// Returns the gradient before ReLU, if present.
 #[cube]
 fn before_relu<N: Size>(
     x: Vector<f32, N>,
@@ -652,7 +654,8 @@ impl<'a, F: Float, N: Size> Terms<F, N> for Gradients<'a, F, N> {
     }
 }
 
-/// Sums of the gradients of some rows, and of their products with the deviations from the mean.
+/// Computes sums over some rows of the gradients, and of their products with the deviations from
+/// the mean.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sum_gradients<F: Float, N: Size>(
     x: &[Vector<F, N>],
@@ -711,7 +714,7 @@ fn finish_gradients<N: Size>(
     }
 }
 
-/// Backward.
+/// The backward computation.
 #[derive(CubeType)]
 struct Returned<N: Size> {
     mean: Vector<f32, N>,

@@ -1,5 +1,5 @@
-//! Sums of a matrix's columns, as gradients of what is added to all rows are: in f32, and in an
-//! order that depends on the shape alone.
+//! Column sums of a matrix, such as the gradient of a bias. They are in f32, and their order
+//! depends on the shape alone.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -9,19 +9,19 @@ use super::sums::{
     Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, first_over_parts, write_part,
 };
 
-/// The sums before they are added up: those of parts of all rows.
+/// Partial column sums, one for each part of the rows.
 #[derive(Clone, Debug)]
 pub(super) struct ColumnSums {
     pub sums: CubeTensor,
     /// Memory for the result, \[columns\] in f32.
     pub out: CubeTensor,
-    /// Numbers of a vector of both.
+    /// Vector length of both.
     pub vector: usize,
     pub division: Division,
 }
 
 impl ColumnSums {
-    /// Of a matrix with at least one row and column.
+    /// Computes the partial sums of a matrix with at least one row and column.
     pub fn of(matrix: &Matrix) -> Self {
         let division = Division::new(matrix.rows(), matrix.row_vectors());
         let sums = matrix.numbers([division.parts, 2, matrix.columns()]);
@@ -52,7 +52,7 @@ impl ColumnSums {
         }
     }
 
-    /// The result.
+    /// Adds the partial sums. Returns the result.
     pub fn add_up(self) -> CubeTensor {
         // SAFETY: each column is written by the units that have checked it.
         unsafe {
@@ -72,7 +72,7 @@ impl ColumnSums {
     }
 }
 
-/// A column's values. There is nothing to be summed up beside them.
+/// A column's values. The second sum is unused.
 #[derive(CubeType)]
 struct Values<'a, F: Float, N: Size> {
     matrix: &'a [Vector<F, N>],
@@ -136,8 +136,8 @@ fn add_parts_of_columns<N: Size>(
     add_columns::<N>(sums, out, CUBE_POS, parts, columns);
 }
 
-/// Adds up the parts of as many columns as are for one of the cubes that do so. Every unit of the
-/// cube must come here.
+/// Adds the parts of the columns that belong to one of the summing cubes. Every unit of the cube
+/// must call this.
 #[cube]
 pub(super) fn add_columns<N: Size>(
     sums: &[Vector<f32, N>],

@@ -1,4 +1,4 @@
-//! Mean cross-entropy of softmax against classes: three kernels, where Burn's operations take some
+//! Mean cross-entropy of softmax against classes in three kernels; Burn's operations need about
 //! thirty.
 
 use std::sync::{Arc, OnceLock};
@@ -13,16 +13,19 @@ use super::operation::{Operation, ToFirst, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::{UNITS, cube, over_lanes};
 
-/// The mean over rows of `-log softmax(logits)` at the class in `classes`, of which a share of
-/// `smoothing` (0 to 1) is spread evenly over all. With `other`, rows are of two classes each: of
-/// that in `classes` by the weight in `other`, and of that in `other` by the rest.
+/// Computes the mean cross-entropy with label smoothing, on a device for which [`super::is_gpu`] is
+/// true.
+///
+/// It is the mean over rows of `-log softmax(logits)` at the class in `classes`, where a share
+/// `smoothing` (0 to 1) is spread evenly over all classes. With `other`, each row has two classes:
+/// the one in `classes` with the weight in `other`, and the one in `other` with the rest.
 ///
 /// `logits` is \[rows, classes\] of any float type, all else \[rows\]; the result has one element,
-/// in f32, in which it is computed. For a device that [`super::is_gpu`]. A class that does not
-/// exist has no logit and no gradient.
+/// in f32, in which it is computed. A class that does not exist has no logit and no gradient.
 ///
 /// # Panics
-/// Without a logit, or if there is not one class, and one of `other`, per row.
+///
+/// Panics without a logit, or unless each row has one class, and one of `other`.
 pub fn cross_entropy(
     logits: Tensor<2>,
     classes: Tensor<1, Int>,
@@ -47,7 +50,7 @@ pub fn cross_entropy(
     let operation = CrossEntropy {
         targets: Targets {
             has_other: other.is_some(),
-            // Something must be given where there is none.
+            // A placeholder if absent.
             other: other.unwrap_or_else(|| [classes.clone(), classes.clone()]),
             classes,
             smoothing: smoothing as f32,
@@ -57,11 +60,11 @@ pub fn cross_entropy(
     apply(Arc::new(operation), logits)
 }
 
-/// What rows are compared with.
+/// Targets of the rows.
 #[derive(Debug)]
 struct Targets {
     classes: CubeTensor,
-    /// Classes, and weights of the first.
+    /// The second classes, and the weights of the first.
     other: [CubeTensor; 2],
     has_other: bool,
     smoothing: f32,
@@ -70,8 +73,8 @@ struct Targets {
 #[derive(Debug)]
 struct CrossEntropy {
     targets: Targets,
-    /// For each row its largest logit, and the logarithm of the sum of the exponentials of what is
-    /// below that.
+    /// For each row its largest logit, and the logarithm of the sum of the exponentials of the
+    /// differences from it.
     logarithms: OnceLock<CubeTensor>,
 }
 
@@ -161,14 +164,14 @@ impl Operation<1> for CrossEntropy {
     }
 }
 
-/// What a row is compared with.
+/// Target of a row.
 #[derive(CubeType)]
 struct Target {
     class: u32,
     weight: f32,
     other: u32,
     weight_of_other: f32,
-    /// Of every class.
+    /// Probability of every class through smoothing.
     evenly: f32,
 }
 
@@ -207,7 +210,7 @@ fn target_of<N: Size>(
 
 #[cube]
 impl Target {
-    /// Probabilities of the classes of a vector.
+    /// Returns the probabilities of a vector's classes.
     fn vector<N: Size>(&self, column: usize) -> Vector<f32, N> {
         let mut target = Vector::<f32, N>::new(self.evenly);
         #[unroll]
@@ -258,13 +261,13 @@ fn lose_rows<F: Float, N: Size>(
     if row < rows && place == 0 {
         let logarithm = sum.ln();
         losses[row] = logarithm - hit;
-        // Not their sum, which would round both to what the larger has.
+        // Not their sum, which would round both to the precision of the larger.
         logarithms[2 * row] = most;
         logarithms[2 * row + 1] = logarithm;
     }
 }
 
-/// In an order that depends on their number alone.
+/// Adds the losses in an order that depends on their number alone.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn mean_of_rows<N: Size>(losses: &[Vector<f32, N>], mean: &mut [Vector<f32, N>], rows: usize) {
     let unit = UNIT_POS as usize;

@@ -53,7 +53,7 @@ pub use squares::sums_of_squares;
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
 
-/// Whether `device` is a GPU.
+/// Returns true if `device` is a GPU.
 pub fn is_gpu(device: &Device) -> bool {
     matches!(
         device.clone().inner().as_dispatch(),

@@ -1,9 +1,9 @@
-//! Dropout whose mask is not kept, but drawn again in backward (Srivastava et al. 2014,
+//! Dropout that redraws its mask in backward instead of keeping it (Srivastava et al. 2014,
 //! <https://jmlr.org/papers/v15/srivastava14a.html>).
 //!
-//! What becomes of a value follows from its place in memory and a key, by Philox4x32-10 (Salmon et
-//! al. 2011, <https://doi.org/10.1145/2063384.2063405>). The key is drawn by the device's generator
-//! and stays on the device, so that nobody waits for it.
+//! Philox4x32-10 (Salmon et al. 2011, <https://doi.org/10.1145/2063384.2063405>) computes the mask
+//! from a value's place in memory and a key. The device's generator draws the key, which stays on
+//! the device, so that the host does not wait for it.
 
 use std::sync::Arc;
 
@@ -16,9 +16,11 @@ use super::matrix::{Matrix, arg, primitive};
 use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
-/// Sets each number to zero with the probability `rate`, in steps of 2⁻¹⁶, and divides the others
-/// by the probability that they stay, in the type of `x`; `rate` is below 1. For a device that
-/// [`super::is_gpu`], and at least one value.
+/// Sets each number to zero with the probability `rate`, and divides the others by the probability
+/// of staying.
+///
+/// `rate` is below 1, and rounded to a multiple of 2⁻¹⁶. The result has the type of `x`. Requires a
+/// device for which [`super::is_gpu`] is true, and at least one value.
 pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
     let drops = Drops::draw(rate, &x.device().inner());
     apply(Arc::new(drops), x)
@@ -27,21 +29,21 @@ pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
 /// Numbers of a key.
 const KEY: usize = 2;
 
-/// Numbers that are drawn with one counter: of 16 bits each, for drawing them is most of the work.
+/// Numbers per counter, of 16 bits each, because drawing is most of the work.
 const DRAWN: usize = 8;
 
-/// Philox's multipliers and what it adds to the key from round to round.
+/// Philox's multipliers, and its increments of the key between rounds.
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: u32 = 10;
 
-/// What is dropped of a tensor.
+/// Parameters of a tensor's dropout.
 #[derive(Clone, Debug)]
 pub(super) struct Drops {
     pub key: CubeTensor,
-    /// All below it are dropped, of 2¹⁶.
+    /// Draws below this, of 2¹⁶, are dropped.
     pub below: u32,
-    /// What the others are multiplied by.
+    /// Factor of the remaining numbers.
     pub scale: f32,
 }
 
@@ -50,7 +52,7 @@ impl Drops {
     pub fn draw(rate: f64, device: &Device) -> Self {
         let key = Tensor::<1>::random([KEY], Distribution::Uniform(0.0, 1.0), device);
         let all = f64::from(1u32 << 16);
-        // Never all that there are.
+        // At least one value remains.
         let below = (rate * all).round().min(all - 1.0);
         Self {
             key: primitive(key),
@@ -63,7 +65,7 @@ impl Drops {
         let values = Matrix::of_values(values);
         let (vector, out) = (values.wide_vector(), values.empty_like());
         let vectors = values.rows() * values.columns() / vector;
-        // SAFETY: every unit writes a vector of its own, if there is one; the key has both numbers.
+        // SAFETY: every unit writes its own vector, if it exists; the key has both numbers.
         unsafe {
             drop_some::launch_unchecked(
                 values.client(),
@@ -103,7 +105,7 @@ impl Operation<1> for Drops {
     }
 }
 
-/// The same within a kernel.
+/// The same parameters within a kernel.
 #[derive(CubeType)]
 pub(super) struct Mask {
     key: Array<u32>,
@@ -115,7 +117,8 @@ pub(super) struct Mask {
 
 #[cube]
 impl Mask {
-    /// Of a key and the rest of [`Drops`]; of nothing, if nothing is dropped.
+    /// Creates the mask from a key and the rest of [`Drops`]; all arguments are unused if nothing
+    /// is dropped.
     pub fn new(
         key: &[Vector<f32, Const<1>>],
         below: u32,
@@ -135,11 +138,11 @@ impl Mask {
         }
     }
 
-    /// What is left of the vector of this number in memory.
+    /// Applies the mask to vector number `vector` in memory.
     pub fn of<N: Size>(&self, values: Vector<f32, N>, vector: usize) -> Vector<f32, N> {
         if comptime!(self.drops) {
             let width = N::value();
-            // Eight values share a counter, however many are in a vector.
+            // Eight values share a counter, for any vector length.
             let place = vector * width;
             let four = philox((place / DRAWN) as u32, self.key[0], self.key[1]);
             let mut left = Vector::<f32, N>::empty();

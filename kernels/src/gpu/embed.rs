@@ -1,6 +1,6 @@
-//! How a transformer for images begins: a class token before the patches, and a position added to
-//! each. Burn's gradient of what is the same in all images has one unit add up a number of all of
-//! them; and the class token's is that of the first position.
+//! The embedding of a vision transformer: a class token before the patches, and a position added to
+//! each. In Burn's gradient of parameters shared by all images, one unit sums a number over all of
+//! them. The class token's gradient equals that of the first position.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -17,14 +17,16 @@ use super::matrix::{Matrix, arg};
 use super::operation::{Operation, ToFirst, apply_with};
 use super::sums::cube;
 
-/// `token`, then the patches of each image, and `positions` added to all of them: \[images, 1 +
-/// patches, features\], in the type of `patches`, rounded once.
+/// Puts `token` before the patches of each image, and adds `positions`.
 ///
 /// `patches` is \[images, patches, features\], `token` \[1, 1, features\], `positions` \[1, 1 +
-/// patches, features\]. For a device that [`super::is_gpu`], and at least one value of each.
+/// patches, features\]. The result is \[images, 1 + patches, features\] in the type of `patches`,
+/// rounded once. Requires a device for which [`super::is_gpu`] is true, and at least one value of
+/// each.
 ///
 /// # Panics
-/// If the shapes do not fit.
+///
+/// Panics if the shapes do not match.
 pub fn embed(patches: Tensor<3>, token: Tensor<3>, positions: Tensor<3>) -> Tensor<3> {
     let [_, count, features] = patches.dims();
     assert_eq!(token.dims(), [1, 1, features]);
@@ -43,7 +45,7 @@ impl Operation<3> for Embed {
         let out = patches.empty([images, 1 + count, features]);
         let vectors = out.rows() * out.row_vectors();
         // SAFETY: a unit that has a vector of `out` writes it, and reads the position of its token,
-        // which all have, and the token or the patch that it has found to be there.
+        // which all have, and the token or the patch that it has found to exist.
         unsafe {
             put_tokens::launch_unchecked(
                 out.client(),

@@ -1,5 +1,5 @@
-//! Flat tensors that hold many others, as a bucket holds gradients: with Burn's operations every
-//! one of them is a kernel of its own, on the way in and on the way out.
+//! Flat tensors that hold many others, as a bucket holds gradients. With Burn's operations each of
+//! them needs a kernel to be written and another to be read.
 
 use std::ops::Range;
 
@@ -12,11 +12,12 @@ use super::matrix::{Matrix, changeable, primitive};
 use super::multi_tensor::{Place, batches, places};
 use super::sums::cube;
 
-/// `flat` with `parts` at the places where they are to begin, which do not overlap.
+/// Writes `parts` into `flat`, each at its offset. The parts do not overlap.
 ///
 /// # Panics
-/// If they are not of the same type and on one device that [`super::is_gpu`], or there is no room
-/// for a part.
+///
+/// Panics unless all tensors have the same type and lie on one device for which [`super::is_gpu`]
+/// is true, or if a part does not fit.
 pub fn put_parts(flat: Tensor<1>, parts: Vec<(usize, Tensor<1>)>) -> Tensor<1> {
     let flat = changeable(flat);
     let (starts, parts): (Vec<usize>, Vec<_>) = parts.into_iter().unzip();
@@ -26,11 +27,12 @@ pub fn put_parts(flat: Tensor<1>, parts: Vec<(usize, Tensor<1>)>) -> Tensor<1> {
     Tensor::from_primitive::<Cube>(flat.into_tensor())
 }
 
-/// The numbers of `flat` in these ranges: where they are, if memory of the device can begin and end
-/// there, and else copies.
+/// Returns the numbers of `flat` in these ranges: as views if the device allows memory to begin and
+/// end at these places, else as copies.
 ///
 /// # Panics
-/// If `flat` is not on a device that [`super::is_gpu`], or ends before a range.
+///
+/// Panics if [`super::is_gpu`] is false for the device of `flat`, or if a range ends beyond `flat`.
 pub fn take_parts(flat: Tensor<1>, ranges: &[Range<usize>]) -> Vec<Tensor<1>> {
     let flat = Matrix::new(primitive(flat));
     let mut parts = Vec::new();
@@ -52,7 +54,7 @@ pub fn take_parts(flat: Tensor<1>, ranges: &[Range<usize>]) -> Vec<Tensor<1>> {
     parts.map(Tensor::from_primitive::<Cube>).collect()
 }
 
-/// A part of `flat` where it is, if a tensor can be there.
+/// Returns a view of a part of `flat`, if the device allows one.
 fn view(flat: &Matrix, range: &Range<usize>) -> Option<CubeTensor> {
     let flat = flat.clone().into_tensor();
     let alignment = flat.client.properties().memory.alignment;
@@ -67,7 +69,7 @@ fn view(flat: &Matrix, range: &Range<usize>) -> Option<CubeTensor> {
     Some(view)
 }
 
-/// Copies `parts` to the places of `flat` that begin at `starts`, if `put`; else from there.
+/// Copies `parts` to the places of `flat` that begin at `starts` if `put`, else from these places.
 fn copy(flat: &Matrix, parts: &[[Matrix; 1]], starts: &[usize], put: bool) {
     for ([part], start) in parts.iter().zip(starts) {
         let has_room = start + part.columns() <= flat.columns();
@@ -81,7 +83,7 @@ fn copy(flat: &Matrix, parts: &[[Matrix; 1]], starts: &[usize], put: bool) {
     for batch in batches(parts, vector) {
         let units = batch.units();
         let starts = batch.sets.iter().map(|part| starts[*part] / batch.vector);
-        // SAFETY: every unit copies a vector of its own, if there is one, whose place `flat` has.
+        // SAFETY: every unit copies its own vector, if it exists, at a place that `flat` has.
         unsafe {
             copy_parts::launch_unchecked(
                 batch.client(),

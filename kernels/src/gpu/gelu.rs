@@ -12,8 +12,9 @@ use super::matrix::Matrix;
 use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
-/// `x` times the share of the normal distribution below it, in the type of `x`; computed in `f32`.
-/// For a device that [`super::is_gpu`], and at least one value.
+/// Computes `x · Φ(x)` in `f32` and returns it in the type of `x`.
+///
+/// Requires a device for which [`super::is_gpu`] is true, and at least one value.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Gelu), x)
 }
@@ -25,7 +26,7 @@ impl Operation<1> for Gelu {
     fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
         let x = Matrix::new(x);
         let (vectors, out) = (x.flat_vectors(), x.empty_like());
-        // SAFETY: every unit writes a vector of its own, if there is one.
+        // SAFETY: every unit writes its own vector, if it exists.
         unsafe {
             gelu_of_each::launch_unchecked(
                 x.client(),
@@ -76,7 +77,7 @@ impl Operation<1> for Gelu {
     }
 }
 
-/// The share of the normal distribution that is below each value.
+/// Returns Φ of each value.
 #[cube]
 fn share_below<N: Size>(value: Vector<f32, N>) -> Vector<f32, N> {
     let scaled = value * Vector::<f32, N>::new(std::f32::consts::FRAC_1_SQRT_2);

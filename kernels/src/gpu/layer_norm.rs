@@ -10,12 +10,14 @@ use super::matrix::Matrix;
 use super::operation::{Operation, ToFirst, apply_with};
 use super::tokens;
 
-/// Normalises each row of `x`, \[…, features\], by its own mean and variance; `weight` and `bias`
-/// are \[features\]. Sums are in `f32` whatever the type of `x`, and so is what is kept of them.
-/// For a device that [`super::is_gpu`], and at least one value.
+/// Normalises each row of `x`, \[…, features\], by its own mean and variance.
+///
+/// `weight` and `bias` are \[features\]. Sums and the kept state are in `f32` for any type of `x`.
+/// Requires a device for which [`super::is_gpu`] is true, and at least one value.
 ///
 /// # Panics
-/// When the shapes do not fit together, as Burn's own operations do.
+///
+/// Panics if the shapes do not match, as Burn's own operations do.
 pub fn layer_norm<const D: usize>(
     x: Tensor<D>,
     [weight, bias]: [Tensor<1>; 2],
@@ -43,7 +45,7 @@ struct LayerNorm {
     kept: OnceLock<Kept>,
 }
 
-/// What backward needs.
+/// State for backward.
 #[derive(Debug)]
 struct Kept {
     weight: CubeTensor,

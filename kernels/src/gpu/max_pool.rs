@@ -14,18 +14,19 @@ use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 use crate::gpu::PoolOptions;
 
-/// The maximum of each window, with the gradient for the first pixel that has it, as PyTorch's
-/// `max_pool2d`; nothing where a window may see no pixel.
+/// Computes the maximum of each window; the gradient goes to the first pixel that has it, as in
+/// PyTorch's `max_pool2d`.
 ///
-/// `x` is \[batch, channels, height, width\], as is the result; in memory its channels come last,
-/// as those of `x` do best. For a device that [`super::is_gpu`].
+/// Returns `None` if a window may see no pixel. `x` and the result are \[batch, channels, height,
+/// width\]. The result lies channels-last in memory; `x` is fastest in the same layout. Requires a
+/// device for which [`super::is_gpu`] is true.
 pub fn max_pool2d(x: Tensor<4>, options: PoolOptions) -> Option<Tensor<4>> {
     let [batch, channels, height, width] = x.dims();
     let pool = Pool::new([height, width], options)?;
     (batch * channels > 0).then(|| apply(Arc::new(pool), x))
 }
 
-/// What slides over what.
+/// Sizes of the pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Pool {
     source: [usize; 2],
@@ -36,7 +37,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// If each window sees a pixel.
+    /// Returns `None` unless each window sees a pixel.
     fn new(source: [usize; 2], options: PoolOptions) -> Option<Self> {
         let PoolOptions {
             window,
@@ -125,14 +126,14 @@ impl Operation<1> for Pool {
     }
 }
 
-/// The first of some places or steps, and the one behind the last.
+/// A range of places or steps; the end is exclusive.
 #[derive(CubeType)]
 struct Seen {
     start: usize,
     end: usize,
 }
 
-/// What the window of a step sees, in one direction.
+/// Returns the places that the window of a step sees along one axis.
 #[cube]
 fn seen(step: usize, #[comptime] pool: Pool, #[comptime] d: usize) -> Seen {
     let (window, padding) = comptime!((pool.window[d], pool.padding[d]));
@@ -144,12 +145,12 @@ fn seen(step: usize, #[comptime] pool: Pool, #[comptime] d: usize) -> Seen {
     }
 }
 
-/// The steps whose windows see a place, in one direction.
+/// Returns the steps whose windows see a place along one axis.
 #[cube]
 fn seeing(place: usize, #[comptime] pool: Pool, #[comptime] d: usize) -> Seen {
     let (window, stride) = comptime!((pool.window[d], pool.stride[d]));
     let place = place + comptime!(pool.padding[d]);
-    // The first window that ends behind it.
+    // The first window that ends after it.
     let start = (place + stride).max(window) - window;
     Seen {
         start: start / stride,
@@ -184,7 +185,7 @@ fn largest_of_each<F: Float, N: Size>(
                 #[unroll]
                 for lane in 0..lanes {
                     let (new, old) = (value.extract(lane), largest.extract(lane));
-                    // What is no number is passed on.
+                    // NaN is passed on.
                     largest.insert(lane, select(new > old || new.is_nan(), new, old));
                 }
             }

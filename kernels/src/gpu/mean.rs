@@ -1,6 +1,6 @@
-//! Mean over pixels. With Burn's operations a mean over a part of an image is a copy of this part,
-//! one in f32, two sums, and as much again for the gradient, which then lies with its channels
-//! first.
+//! Mean over pixels. With Burn's operations, a mean over a part of an image takes a copy of this
+//! part, one in f32, two sums, and as much again for the gradient, which is then channels-first in
+//! memory.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use super::matrix::Matrix;
 use super::operation::{Operation, ToFirst, apply};
 use super::sums::cube;
 
-/// The mean over the first `height` rows and `width` columns, of which there is at least one:
-/// \[batch, channels\], in the type of `x`; summed up in f32. Nothing where `x` has fewer.
+/// Averages over the first `height` rows and `width` columns, of which there is at least one.
 ///
-/// `x` is \[batch, channels, height, width\], best with its channels last in memory, as is its
-/// gradient. For a device that [`super::is_gpu`], and at least one value.
+/// `x` is \[batch, channels, height, width\], the result \[batch, channels\] in the type of `x`,
+/// summed in f32. Returns `None` if `x` has fewer rows or columns. `x` is fastest channels-last in
+/// memory, and its gradient has this layout. Requires a device for which [`super::is_gpu`] is true,
+/// and at least one value.
 pub fn mean_of_pixels(x: Tensor<4>, [height, width]: [usize; 2]) -> Option<Tensor<2>> {
     let [_, _, rows, columns] = x.dims();
     let mean = Mean {
@@ -28,7 +29,7 @@ pub fn mean_of_pixels(x: Tensor<4>, [height, width]: [usize; 2]) -> Option<Tenso
     is_inside.then(|| apply(Arc::new(mean), x))
 }
 
-/// Over what of which images, in height and width.
+/// The averaged region and the size of the images, in height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Mean {
     source: [usize; 2],

@@ -1,5 +1,5 @@
-//! Several tensors in one kernel, which Apex calls multi-tensor apply: most parameters of a model
-//! are so small that a kernel for each of them keeps the processor busy and a GPU idle.
+//! Several tensors in one kernel, called multi-tensor apply in Apex. Most parameters of a model are
+//! so small that a separate kernel for each keeps the CPU busy and the GPU idle.
 
 use std::ops::Range;
 
@@ -10,28 +10,29 @@ use cubecl::prelude::*;
 use super::matrix::Matrix;
 use super::sums::{UNITS, cube};
 
-/// Tensors of a kernel, at most: its code is repeated for every one that it writes to.
+/// Largest number of tensors per kernel, because its code repeats for every tensor that it writes
+/// to.
 const TENSORS: usize = 24;
 
-/// Bindings that are left to what a kernel gets beside.
+/// Bindings reserved for the other arguments of a kernel.
 const OTHERS: usize = 3;
 
-/// Numbers of the first tensors of all sets of a kernel, at most: indices have room for more.
+/// Largest total length of the first tensors of a kernel's sets; indices have room for more.
 const NUMBERS: usize = 1 << 30;
 
-/// What one kernel computes: sets of `N` tensors that belong together and are equally long, as a
-/// parameter and its gradient are.
+/// The work of one kernel: sets of `N` tensors of equal length, such as a parameter and its
+/// gradient.
 pub(super) struct Batch<'a, const N: usize> {
     all: &'a [[Matrix; N]],
-    /// Its own among `all`.
+    /// Its sets among `all`.
     pub sets: Vec<usize>,
-    /// Numbers of a vector.
+    /// Vector length.
     pub vector: usize,
-    /// How wide indices are.
+    /// Width of the indices.
     pub address: AddressType,
 }
 
-/// All `sets` that have numbers, in batches of those that are read in vectors of the same size.
+/// Groups all non-empty `sets` into batches with the same vector length.
 pub(super) fn batches<const N: usize>(
     sets: &[[Matrix; N]],
     vector: impl Fn(usize) -> usize,
@@ -87,17 +88,17 @@ impl<const N: usize> Batch<'_, N> {
         self.all[self.sets[0]][0].client()
     }
 
-    /// The tensors at one place of all sets.
+    /// Returns the tensors at one position of all sets.
     pub fn args(&self, place: usize) -> impl Iterator<Item = BufferArg> {
         self.tensors(place).map(Matrix::arg)
     }
 
-    /// Numbers of each set's first tensor.
+    /// Returns the length of each set's first tensor.
     pub fn lengths(&self) -> impl Iterator<Item = usize> {
         self.tensors(0).map(Matrix::columns)
     }
 
-    /// The units that are for each set, one for a vector. Every set begins with a cube of its own.
+    /// Returns the units for each set, one per vector. Every set begins with a new cube.
     pub fn units(&self) -> Vec<Range<usize>> {
         let mut end: usize = 0;
         let range = |length| {
@@ -108,14 +109,14 @@ impl<const N: usize> Batch<'_, N> {
         self.lengths().map(range).collect()
     }
 
-    /// The cubes of all units.
+    /// Returns the cubes of all units.
     pub fn cubes(&self, units: &[Range<usize>]) -> CubeCount {
         let all = units.last().map_or(0, |last| last.end);
         calculate_cube_count_elemwise(self.client(), all, cube())
     }
 }
 
-/// Where a kernel finds the vector of a unit.
+/// The range of units that belong to a set.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Place {
     begin: usize,
@@ -124,18 +125,18 @@ pub(super) struct Place {
 
 #[cube]
 impl Place {
-    /// Whether a unit has a vector of the set.
+    /// Returns true if a unit has a vector of the set.
     pub fn has(&self, unit: usize) -> bool {
         unit >= self.begin && unit < self.end
     }
 
-    /// Which.
+    /// Returns the vector of a unit.
     pub fn vector(&self, unit: usize) -> usize {
         unit - self.begin
     }
 }
 
-/// What a kernel gets of [`Batch::units`].
+/// Converts [`Batch::units`] to a kernel argument.
 pub(super) fn places(units: &[Range<usize>]) -> SequenceArg<Place> {
     let place = |units: &Range<usize>| PlaceLaunch::new(units.start, units.end);
     units.iter().map(place).collect()

@@ -1,4 +1,4 @@
-//! One operation: how its kernels enter Burn's graph.
+//! A GPU operation, which adds kernels to Burn's graph.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -17,14 +17,15 @@ use burn_cubecl::tensor::CubeTensor;
 
 use crate::branches;
 
-/// What is computed, forward and backward. What backward needs beside the first input, forward
-/// keeps in here; it may run a second time, where a result was not kept.
+/// The forward and backward computation of an operation. Forward keeps the state that backward
+/// needs, in addition to the first input, in here; it may run a second time if a result was not
+/// kept.
 pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
-    /// The result.
+    /// Computes the result.
     fn forward(&self, inputs: [CubeTensor; N]) -> CubeTensor;
 
-    /// The gradients of the inputs for that of the result, in their order. `x` is the first input,
-    /// if backward reads it.
+    /// Computes the gradients of the inputs, in their order, from that of the result. `x` is the
+    /// first input, if backward reads it.
     fn backward(
         &self,
         x: Option<CubeTensor>,
@@ -32,30 +33,31 @@ pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
         to_first: ToFirst,
     ) -> [Option<CubeTensor>; N];
 
-    /// Whether backward reads the first input, and the result can be computed again from it.
+    /// Returns true if backward reads the first input, and the result can be recomputed from it.
     fn reads_input(&self) -> bool;
 
-    /// Whether backward, if it reads the first input, adds [`ToFirst::plus`] to its gradient.
+    /// Returns true if backward, when it reads the first input, adds [`ToFirst::plus`] to its
+    /// gradient.
     fn adds_up(&self) -> bool {
         false
     }
 }
 
-/// The gradient of the first input.
+/// Destination of the first input's gradient.
 pub(super) struct ToFirst {
     pub is_wanted: bool,
-    /// What other operations have given, and is to be added to it.
+    /// The gradient from other operations, to be added to it.
     pub plus: Option<CubeTensor>,
 }
 
 impl ToFirst {
-    /// What `work` gives if it is wanted.
+    /// Runs `work` if the gradient is needed.
     pub fn then<R>(self, work: impl FnOnce(Option<CubeTensor>) -> R) -> Option<R> {
         self.is_wanted.then(|| work(self.plus))
     }
 }
 
-/// The result of `operation` for `x` alone.
+/// Applies `operation` to `x` alone.
 pub(super) fn apply<const D: usize, const R: usize>(
     operation: Arc<dyn Operation<1>>,
     x: Tensor<D>,
@@ -63,7 +65,7 @@ pub(super) fn apply<const D: usize, const R: usize>(
     Tensor::from_dispatch(Dispatch::unary(x.into_dispatch(), operation))
 }
 
-/// The result of `operation` for `x` and `y`.
+/// Applies `operation` to `x` and `y`.
 pub(super) fn apply_to_both<const D: usize>(
     operation: Arc<dyn Operation<2>>,
     x: Tensor<D>,
@@ -73,7 +75,7 @@ pub(super) fn apply_to_both<const D: usize>(
     Tensor::from_dispatch(Dispatch::binary(x, y, operation))
 }
 
-/// The result of `operation` for `x`, a weight and a bias, which are read in `f32`.
+/// Applies `operation` to `x`, a weight and a bias, which are read in `f32`.
 pub(super) fn apply_with<const D: usize>(
     operation: Arc<dyn Operation<3>>,
     x: Tensor<D>,
@@ -84,7 +86,7 @@ pub(super) fn apply_with<const D: usize>(
     Tensor::from_dispatch(Dispatch::layer(x.into_dispatch(), weight, bias, operation))
 }
 
-/// As [`apply_with`], of something more that is like `x`.
+/// Does the same as [`apply_with`] with an additional tensor like `x`.
 pub(super) fn apply_with_plus<const D: usize>(
     operation: Arc<dyn Operation<4>>,
     x: Tensor<D>,
@@ -217,7 +219,7 @@ fn record<C: CheckpointStrategy, const N: usize>(
     }
 }
 
-/// Computes the result again when backward needs it.
+/// Recomputes the result when backward needs it.
 #[derive(Debug)]
 struct Again<const N: usize> {
     inputs: [NodeId; N],
@@ -232,7 +234,7 @@ impl<const N: usize> RetroForward for Again<N> {
     }
 }
 
-/// What is kept from forward to backward.
+/// State kept from forward to backward.
 #[derive(Clone, Debug)]
 struct State<const N: usize> {
     x: Option<NodeId>,

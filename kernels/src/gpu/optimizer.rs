@@ -1,6 +1,6 @@
-//! Steps of SGD and Adam, of several parameters in one kernel: every value is read and written
-//! once, in place where nobody else holds the memory. Burn's own optimizers launch a kernel for
-//! every operation and parameter.
+//! Steps of SGD and Adam for several parameters in one kernel. Every value is read and written
+//! once, in place if nobody else owns the memory. Burn's own optimizers launch a kernel for every
+//! operation and parameter.
 
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -10,56 +10,59 @@ use super::matrix::{Matrix, changeable, primitive};
 use super::multi_tensor::{Place, batches, places};
 use super::sums::cube;
 
-/// The numbers of one step of SGD with momentum.
+/// Coefficients of one step of SGD with momentum.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SgdStep {
-    /// What gradients are multiplied by.
+    /// Factor of the gradients.
     pub scale: f32,
-    /// Added to a gradient times its parameter.
+    /// Multiple of the parameter that is added to its gradient (weight decay).
     pub penalty: f32,
-    /// What is kept of the velocity.
+    /// Share of the velocity that is kept.
     pub keep: f32,
-    /// How much of a gradient goes into the velocity.
+    /// Share of the gradient that is added to the velocity.
     pub intake: f32,
-    /// Weight of the velocity in what a parameter moves by.
+    /// Weight of the velocity in a parameter's update.
     pub of_velocity: f32,
-    /// Weight of the gradient in it, with Nesterov's momentum.
+    /// Weight of the gradient in the update, for Nesterov's momentum.
     pub of_gradient: f32,
     /// Learning rate.
     pub rate: f32,
 }
 
-/// The numbers of one step of Adam, with decoupled weight decay of AdamW.
+/// Coefficients of one step of Adam, with decoupled weight decay for AdamW.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AdamStep {
-    /// What gradients are multiplied by.
+    /// Factor of the gradients.
     pub scale: f32,
-    /// Added to a gradient times its parameter.
+    /// Multiple of the parameter that is added to its gradient (weight decay).
     pub penalty: f32,
-    /// Of the two moments.
+    /// Decay rates of the two moments.
     pub betas: [f32; 2],
-    /// What the moments are divided by, because they began at zero.
+    /// Divisors of the moments, which correct for their start at zero.
     pub corrections: [f32; 2],
     /// Added to the deviation.
     pub epsilon: f32,
-    /// What parameters are multiplied by.
+    /// Factor of the parameters (decoupled weight decay).
     pub decay: f32,
     /// Learning rate.
     pub rate: f32,
 }
 
-/// New values of parameters: the old ones without `rate` times their gradients, which are scaled
-/// and penalised as `step` says. Given are values and gradients.
+/// Returns the parameters after a step of plain SGD.
+///
+/// `parameters` are values and gradients. Subtracts `rate` times the gradient, scaled and penalised
+/// by `step`.
 ///
 /// # Panics
-/// All tensors here are flat, `f32`, as long as the others of their parameter, and on one device
-/// that [`super::is_gpu`].
+///
+/// Panics unless all tensors are flat, in `f32`, as long as the others of their parameter, and on
+/// one device for which [`super::is_gpu`] is true.
 pub fn sgd(step: &SgdStep, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
     let parameters = matrices(parameters, [0]);
     for batch in batches(&parameters, |of| parameters[of][0].vector()) {
         let units = batch.units();
-        // SAFETY: every unit changes a vector of its own, if there is one, and all of a parameter
-        // are as long.
+        // SAFETY: every unit changes its own vector, if it exists, and all tensors of a parameter
+        // have the same length.
         unsafe {
             sgd_plain::launch_unchecked(
                 batch.client(),
@@ -80,11 +83,13 @@ pub fn sgd(step: &SgdStep, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
     values.collect()
 }
 
-/// The same with momentum: of values, gradients and velocities the new values and the new
-/// velocities.
+/// Returns the parameters and velocities after a step of SGD with momentum.
+///
+/// `parameters` are values, gradients and velocities.
 ///
 /// # Panics
-/// As [`sgd`].
+///
+/// Panics in the same cases as [`sgd`].
 pub fn sgd_momentum(step: &SgdStep, parameters: Vec<[Tensor<1>; 3]>) -> Vec<[Tensor<1>; 2]> {
     let parameters = matrices(parameters, [0, 2]);
     for batch in batches(&parameters, |of| parameters[of][0].vector()) {
@@ -116,12 +121,14 @@ pub fn sgd_momentum(step: &SgdStep, parameters: Vec<[Tensor<1>; 3]>) -> Vec<[Ten
     changed.collect()
 }
 
-/// A step of Adam (Kingma & Ba 2015, <https://arxiv.org/abs/1412.6980>) or AdamW (Loshchilov &
-/// Hutter 2019, <https://arxiv.org/abs/1711.05101>): of values, gradients and both moments the new
-/// values and the new moments.
+/// Returns the parameters and both moments after a step of Adam or AdamW.
+///
+/// Adam: Kingma & Ba 2015, <https://arxiv.org/abs/1412.6980>; AdamW: Loshchilov & Hutter 2019,
+/// <https://arxiv.org/abs/1711.05101>. `parameters` are values, gradients and both moments.
 ///
 /// # Panics
-/// As [`sgd`].
+///
+/// Panics in the same cases as [`sgd`].
 pub fn adam(step: &AdamStep, parameters: Vec<[Tensor<1>; 4]>) -> Vec<[Tensor<1>; 3]> {
     let parameters = matrices(parameters, [0, 2, 3]);
     for batch in batches(&parameters, |of| parameters[of][0].vector()) {
@@ -156,10 +163,12 @@ pub fn adam(step: &AdamStep, parameters: Vec<[Tensor<1>; 4]>) -> Vec<[Tensor<1>;
     changed.collect()
 }
 
-/// Averages moved towards values by `weight` of the distance. Given are averages and values.
+/// Moves averages towards values by `weight` times the distance. `parameters` are averages and
+/// values.
 ///
 /// # Panics
-/// As [`sgd`].
+///
+/// Panics in the same cases as [`sgd`].
 pub fn blend(weight: f32, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
     let parameters = matrices(parameters, [0]);
     for batch in batches(&parameters, |of| parameters[of][0].vector()) {
@@ -183,8 +192,8 @@ pub fn blend(weight: f32, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
     averages.collect()
 }
 
-/// What kernels read, and change at the places that are said: memory that nobody else sees change.
-/// Kernels check no bounds but those of the first tensor.
+/// Converts tensors to matrices for a kernel that writes at the positions in `changed`, whose
+/// memory nobody else owns. Kernels check no bounds except those of the first tensor.
 fn matrices<const N: usize, const C: usize>(
     parameters: Vec<[Tensor<1>; N]>,
     changed: [usize; C],
@@ -206,15 +215,15 @@ fn tensor(matrix: Matrix) -> Tensor<1> {
     Tensor::from_primitive::<Cube>(matrix.into_tensor())
 }
 
-/// `value + other × by`, rounded once. Left to itself a compiler puts a product and a sum together
-/// or not, and NVRTC does so for vectors of some lengths only: the shard of a parameter would be
-/// stepped in other bits than the whole.
+/// Computes `value + other × by`, rounded once. By default the compiler decides whether to fuse a
+/// product and a sum, and NVRTC does so only for some vector lengths: a shard of a parameter would
+/// then get other bits than the whole.
 #[cube]
 fn scaled_add<N: Size>(value: Vector<f32, N>, other: Vector<f32, N>, by: f32) -> Vector<f32, N> {
     fma(other, Vector::<f32, N>::new(by), value)
 }
 
-/// `value × of_value + other × of_other`, with the first product rounded.
+/// Computes `value × of_value + other × of_other`, with the first product rounded.
 #[cube]
 fn scaled<N: Size>(
     value: Vector<f32, N>,
@@ -225,7 +234,7 @@ fn scaled<N: Size>(
     scaled_add(value * Vector::<f32, N>::new(of_value), other, of_other)
 }
 
-/// Tensors of a kernel that are at the same place of their sets.
+/// Tensors of a kernel at the same position of their sets.
 type Tensors<N> = Sequence<Box<[Vector<f32, N>]>>;
 
 #[cube(launch_unchecked, address_type = "dynamic")]

@@ -1,63 +1,61 @@
-//! How operations on GPUs are computed. These types are there whether or not the program has the
-//! operations.
+//! Options of GPU operations. These types exist with and without the operations.
 
 use burn::tensor::{Int, Tensor};
 
-/// How a window slides.
+/// Stride and padding of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvOptions {
-    /// Step of the window down and to the right.
+    /// Vertical and horizontal stride of the window.
     pub stride: [usize; 2],
-    /// Zeros above and below, and on the left and on the right.
+    /// Zeros above and below, and to the left and right of the image.
     pub padding: [usize; 2],
 }
 
-/// How the window of max-pooling slides.
+/// Window, stride and padding of a max-pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
     /// Height and width of the window.
     pub window: [usize; 2],
-    /// Step of the window down and to the right.
+    /// Vertical and horizontal stride of the window.
     pub stride: [usize; 2],
-    /// Places above and below, and on the left and on the right, at which there is nothing.
+    /// Empty places above and below, and to the left and right of the image.
     pub padding: [usize; 2],
 }
 
-/// What follows a batch normalization.
+/// Operations after a batch normalization.
 #[derive(Clone, Debug, Default)]
 pub struct ThenNorm {
-    /// ReLU.
+    /// Applies ReLU.
     pub relu: bool,
-    /// Dropout after that, of each value with this probability, as [`crate::ops::dropout()`] has
-    /// it; below 1.
+    /// Probability of dropout after that, as in [`crate::ops::dropout()`]; below 1.
     pub drop: f64,
-    /// A sum with this, of the same shape and type, after that.
+    /// Added after that; has the same shape and type.
     pub plus: Option<Tensor<4>>,
 }
 
-/// What [`StoredImages`](super::StoredImages) know beside their pixels.
+/// Facts about [`StoredImages`](super::StoredImages) beside their pixels.
 #[derive(Clone, Debug)]
 pub struct ImageFacts<'a> {
-    /// What each image shows.
+    /// Class of each image.
     pub labels: Tensor<1, Int>,
-    /// A byte of a channel becomes `byte * scale + offset`, with that channel's pair.
+    /// Scale and offset of each channel: a byte becomes `byte * scale + offset`.
     pub lines: &'a [(f32, f32)],
     /// Rows and columns.
     pub size: [usize; 2],
-    /// Whether an image goes on, mirrored at its outermost pixels, where it was moved away; else
-    /// zeros come in, which are normalised as all bytes are.
+    /// Fills the border of a shifted image by reflection at its edges; otherwise with zeros, which
+    /// are normalised like all bytes.
     pub reflects: bool,
 }
 
 /// An image of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// Which of the stored ones.
+    /// Index among the stored images.
     pub index: usize,
-    /// Rows that it is moved down.
+    /// Rows by which it is shifted down.
     pub down: i32,
-    /// Columns that it is moved to the right.
+    /// Columns by which it is shifted to the right.
     pub right: i32,
-    /// Whether it is then mirrored left to right.
+    /// Mirrors it left to right after the shift.
     pub mirrored: bool,
 }

@@ -1,6 +1,6 @@
-//! Numbers on their way from a GPU: copied behind what was asked of it so far, and waited for
-//! later, so that it has other work to do meanwhile. Burn's own readings begin when they are waited
-//! for, behind that other work.
+//! Asynchronous reads from a GPU. A read is queued after the work so far and awaited later, so that
+//! the GPU can continue with other work. Burn's own reads only begin when they are awaited, after
+//! that other work.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,7 +15,7 @@ use super::matrix::primitive;
 
 type Copy = Pin<Box<dyn Future<Output = Result<Vec<f32>, String>> + Send>>;
 
-/// What [`start_reading`] has begun to read.
+/// Numbers that [`start_reading`] has begun to read.
 pub struct Reading {
     copies: Vec<Copy>,
 }
@@ -27,10 +27,11 @@ impl fmt::Debug for Reading {
 }
 
 impl Reading {
-    /// Waits until the numbers are there, those of all tensors one after the other.
+    /// Waits for the numbers of all tensors, concatenated in order.
     ///
     /// # Errors
-    /// What failed on the device before they were copied, in its words.
+    ///
+    /// Returns the device's error if the work before the copy failed.
     pub fn wait(self) -> Result<Vec<f32>, String> {
         let mut numbers = Vec::new();
         for copy in self.copies {
@@ -40,11 +41,11 @@ impl Reading {
     }
 }
 
-/// Begins to copy the numbers of all `tensors`, as f32, to host memory. For a device that
-/// [`super::is_gpu`].
+/// Begins to copy the numbers of all `tensors`, as f32, to host memory.
 ///
 /// # Panics
-/// If a tensor is not on such a device, or has autodiff.
+///
+/// Panics if [`super::is_gpu`] is false for a tensor's device, or if a tensor has autodiff.
 pub fn start_reading(tensors: impl IntoIterator<Item = Tensor<1>>) -> Reading {
     Reading {
         copies: tensors.into_iter().map(copy).collect(),
@@ -55,7 +56,7 @@ fn copy(tensor: Tensor<1>) -> Copy {
     let tensor = into_contiguous(primitive(tensor.cast(DType::F32)));
     let mut copy: Copy = Box::pin(async move {
         let count = tensor.meta.shape().num_elements();
-        // Enqueued by this call, not when it is awaited.
+        // Enqueued by this call, not by the await.
         let bytes = tensor.client.read_async(vec![tensor.handle.clone()]);
         yield_once().await;
         let bytes = bytes.await.map_err(|error| error.to_string())?;
@@ -74,7 +75,7 @@ fn copy(tensor: Tensor<1>) -> Copy {
     copy
 }
 
-/// Lets who polls go on once.
+/// Yields to the executor once.
 fn yield_once() -> impl Future<Output = ()> {
     let mut polls = 0;
     poll_fn(move |_| {

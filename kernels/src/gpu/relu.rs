@@ -1,5 +1,5 @@
-//! ReLU, alone or of a sum. Burn's own compares and fills in two kernels each way, with a mask in
-//! memory, one number at a time where channels lie last; here the result is the mask.
+//! ReLU, alone or of a sum. Burn's own ReLU compares and fills in two kernels each way, with a mask
+//! in memory, one number at a time if the layout is channels-last; here the result is the mask.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,16 +12,19 @@ use super::matrix::Matrix;
 use super::operation::{Operation, ToFirst, apply, apply_to_both};
 use super::sums::cube;
 
-/// What is not above zero becomes zero; what is no number stays so. Its gradient is that of the
-/// result where that is above zero. For a device that [`super::is_gpu`], and at least one value.
+/// Sets numbers below zero to zero; NaN stays NaN.
+///
+/// The gradient passes where the result is above zero. Requires a device for which
+/// [`super::is_gpu`] is true, and at least one value.
 pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Rectify::default()), x)
 }
 
-/// [`relu`] of `x + y`, which are of the same shape and type.
+/// Computes [`relu`] of `x + y`, which have the same shape and type.
 ///
 /// # Panics
-/// When they are not, as Burn's own operations do.
+///
+/// Panics if they do not, as Burn's own operations do.
 pub fn add_relu<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
     let fits = x.dims() == y.dims() && x.dtype() == y.dtype();
     assert!(
@@ -48,13 +51,13 @@ impl Rectify {
         out
     }
 
-    /// The gradient before ReLU.
+    /// Returns the gradient before ReLU.
     fn gradient(&self, dy: CubeTensor) -> Option<CubeTensor> {
         let result = Matrix::of_values(self.result.get()?.clone());
         let dy = Matrix::of_values(dy);
         let (vectors, out) = (dy.flat_vectors(), dy.empty_like());
-        // SAFETY: every unit writes a vector of its own, if there is one; the result is as large as
-        // its gradient.
+        // SAFETY: every unit writes its own vector, if it exists; the result is as large as its
+        // gradient.
         unsafe {
             where_above_zero::launch_unchecked(
                 dy.client(),
@@ -77,7 +80,7 @@ impl Operation<1> for Rectify {
     fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
         let x = Matrix::of_values(x);
         let (vectors, out) = (x.flat_vectors(), x.empty_like());
-        // SAFETY: every unit writes a vector of its own, if there is one.
+        // SAFETY: every unit writes its own vector, if it exists.
         unsafe {
             rectify::launch_unchecked(
                 x.client(),
@@ -112,8 +115,8 @@ impl Operation<2> for Rectify {
     fn forward(&self, inputs: [CubeTensor; 2]) -> CubeTensor {
         let [x, y] = inputs.map(Matrix::of_values);
         let (vectors, out) = (x.flat_vectors(), x.empty_like());
-        // SAFETY: every unit writes a vector of its own, if there is one; `add_relu` has seen that
-        // both have it.
+        // SAFETY: every unit writes its own vector, if it exists; `add_relu` has checked that both
+        // inputs have it.
         unsafe {
             rectify_sum::launch_unchecked(
                 x.client(),
@@ -181,7 +184,7 @@ fn rectify_sum<F: Float, N: Size>(
     }
 }
 
-/// `dy` where the result is above zero or no number, zero elsewhere.
+/// Writes `dy` where the result is above zero or NaN, and zero elsewhere.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn where_above_zero<F: Float, N: Size>(
     result: &[Vector<F, N>],

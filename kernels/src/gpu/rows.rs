@@ -1,33 +1,33 @@
-//! Sums within the rows of a matrix: some units of a cube share each row.
+//! Sums within the rows of a matrix. Some units of a cube share each row.
 
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
 use super::sums::UNITS;
 
-/// Units that share a row, at most: those of a plane of most devices.
+/// Largest number of units that share a row: those of a plane of most devices.
 const ROW_UNITS: usize = 32;
 
-/// Units that share a row.
+/// Returns the number of units that share a row.
 pub(super) fn width(x: &Matrix) -> usize {
     x.row_vectors().next_power_of_two().min(ROW_UNITS)
 }
 
-/// The cubes for all rows, in a grid whose sides no device finds too long.
+/// Returns the cubes for all rows, in a grid within every device's limits.
 pub(super) fn cubes(x: &Matrix) -> CubeCount {
     let cubes = x.rows().div_ceil(UNITS / width(x));
     let side = cubes.min(1 << 15);
     CubeCount::Static(side as u32, cubes.div_ceil(side) as u32, 1)
 }
 
-/// The row of this unit.
+/// Returns the row of this unit.
 #[cube]
 pub(super) fn row_of_unit(#[comptime] width: usize) -> usize {
     let cube = CUBE_POS_Y as usize * CUBE_COUNT_X as usize + CUBE_POS_X as usize;
     cube * comptime!(UNITS / width) + UNIT_POS as usize / width
 }
 
-/// The sum over a row, of the vectors that its units have.
+/// Returns the sum over a row of its units' vectors.
 #[cube]
 pub(super) fn row_sum<N: Size>(vector: Vector<f32, N>, #[comptime] width: usize) -> f32 {
     let mut sum = vector.extract(0usize);
@@ -38,8 +38,8 @@ pub(super) fn row_sum<N: Size>(vector: Vector<f32, N>, #[comptime] width: usize)
     over_units(sum, width, false)
 }
 
-/// The largest number of a row of `x`; anything behind the last row. Every unit of the cube must
-/// come here.
+/// Returns the largest number of a row of `x`; any value after the last row. Every unit of the cube
+/// must call this.
 #[cube]
 pub(super) fn row_largest<F: Float, N: Size>(
     x: &[Vector<F, N>],
@@ -66,8 +66,8 @@ pub(super) fn row_largest<F: Float, N: Size>(
     over_units(most, width, true)
 }
 
-/// The sum, or else the largest, of what the units of this unit's row have. Every unit of the cube
-/// must come here.
+/// Returns the sum or the largest of the numbers of this row's units. Every unit of the cube must
+/// call this.
 #[cube]
 fn over_units(number: f32, #[comptime] width: usize, #[comptime] most: bool) -> f32 {
     let unit = UNIT_POS as usize;

@@ -12,13 +12,16 @@ use super::operation::{Operation, ToFirst, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::cube;
 
-/// The softmax of each row of `x`, \[…, columns\], in its type; computed in `f32`. For a device
-/// that [`super::is_gpu`], and at least one value.
+/// Computes the softmax of each row of `x`, \[…, columns\], in `f32` and returns it in the type of
+/// `x`.
+///
+/// Requires a device for which [`super::is_gpu`] is true, and at least one value.
 pub fn softmax<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Softmax::default()), x)
 }
 
-/// The gradient of what [`softmax`] made `y` of, for that of `y`; without autodiff.
+/// Computes the gradient of [`softmax`]'s input from its result `y` and the result's gradient;
+/// without autodiff.
 pub(super) fn softmax_gradient<const D: usize>(y: Tensor<D>, dy: Tensor<D>) -> Tensor<D> {
     Tensor::from_primitive::<Cube>(gradient(primitive(y), primitive(dy)))
 }

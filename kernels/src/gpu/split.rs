@@ -1,11 +1,11 @@
-//! Numbers in f32 as tensor cores multiply them: as the sum of two in bf16, the first of which is
-//! the number rounded, and the second what that leaves, rounded. Of the four products of two such
-//! sums the three large ones are taken, so that 16 bits of a number count where f32 has 24, bf16 8
+//! Products of f32 numbers on tensor cores. Each number is split into the sum of two in bf16: the
+//! first is the number rounded, the second the remainder, rounded. Of the four products of two such
+//! sums the three large ones are computed, so that 16 bits of a number count; f32 has 24, bf16 8
 //! and TF32 11.
 //!
 //! Henry, Tang and Heinecke 2019, <https://arxiv.org/abs/1904.06376>; JAX's `BF16_BF16_F32_X3`, and
-//! one of the two that PyTorch's `float32_matmul_precision` may be where it is "high". What is
-//! infinite becomes NaN, which is not finite either.
+//! one of the two modes of PyTorch's `float32_matmul_precision` "high". Infinity becomes NaN, which
+//! is not finite either.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::{DType, Shape};
@@ -17,10 +17,10 @@ use super::matrix::{address, arg, memory};
 use super::sums::cube;
 use super::tensor_cores::VECTOR;
 
-/// Numbers that a number is the sum of.
+/// Halves per number.
 pub(super) const HALVES: u32 = 2;
 
-/// Products that stand for one.
+/// Products that replace one.
 pub(super) const TERMS: u32 = 3;
 
 /// Numbers in f32 that are read at once.
@@ -29,8 +29,8 @@ const AT_ONCE: usize = 4;
 /// The type of the halves.
 pub(super) const HALF: DType = DType::BF16;
 
-/// Where the halves of a term's factors begin, that of the first factor and that of the second: so
-/// much further on.
+/// Returns the offsets of a term's halves in the first and in the second factor; the second halves
+/// lie `further` on.
 #[cube]
 pub(super) fn halves_of(term: u32, #[comptime] further: u32) -> (u32, u32) {
     (
@@ -39,8 +39,8 @@ pub(super) fn halves_of(term: u32, #[comptime] further: u32) -> (u32, u32) {
     )
 }
 
-/// A tensor \[…, channels\] in f32, contiguous and of whole vectors, as one of twice as many
-/// channels: the first halves of all, then the second.
+/// Splits a contiguous tensor \[…, channels\] in f32, whose channels are whole vectors, into one of
+/// twice as many channels: first all first halves, then all second halves.
 pub(super) fn split(tensor: &CubeTensor) -> CubeTensor {
     let shape = tensor.meta.shape();
     let channels = shape.iter().last().copied().unwrap_or(0);
@@ -99,7 +99,7 @@ fn split_numbers<F: Float, P: Size, V: Size>(
     }
 }
 
-/// Both halves of a number.
+/// Returns both halves of a number.
 #[cube]
 pub(super) fn halves<S: Float, F: Float>(number: S) -> (F, F) {
     let first = F::cast_from(number);

@@ -1,5 +1,5 @@
-//! The norm of what lies on a GPU, in an order that depends on the lengths alone: where a device
-//! can add atomically, Burn's sum adds up in whatever order its cubes come.
+//! The norm of tensors on a GPU, in an order that depends on the lengths alone. On a device with
+//! atomic additions, Burn's sum adds in the order in which its cubes happen to run.
 
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -9,15 +9,17 @@ use super::matrix::{Matrix, arg, primitive};
 use super::multi_tensor::batches;
 use super::sums::{UNITS, cube, over_lanes};
 
-/// Numbers that a cube adds up.
+/// Numbers per cube.
 const PART: usize = 256 * UNITS;
 
-/// Sums of the squares of all `tensors`, one for each 65,536 numbers of each of them and in their
-/// order, which are still to be added up: in `f64`, so that no number of them costs precision.
-/// Nothing if there are no numbers.
+/// Returns partial sums of the squares of all `tensors`.
+///
+/// There is one for each 65,536 numbers of each tensor, in order. The caller adds them in `f64`, so
+/// that the total loses no precision. Returns `None` if the tensors are empty.
 ///
 /// # Panics
-/// If the tensors are not `f32`, or not on one device that [`super::is_gpu`].
+///
+/// Panics unless the tensors are `f32` and on one device for which [`super::is_gpu`] is true.
 pub fn sums_of_squares(tensors: impl IntoIterator<Item = Tensor<1>>) -> Option<Tensor<1>> {
     let matrix = |tensor| [Matrix::new(primitive(tensor))];
     let sets: Vec<[Matrix; 1]> = tensors.into_iter().map(matrix).collect();
@@ -27,7 +29,7 @@ pub fn sums_of_squares(tensors: impl IntoIterator<Item = Tensor<1>>) -> Option<T
     let [any] = sets.iter().find(|[values]| values.columns() > 0)?;
     let sums = any.numbers([all]);
     let mut first = 0;
-    // Vectors would put numbers of other places into one sum, if a length allows them.
+    // Vectors would put different numbers into one sum, depending on the length.
     for batch in batches(&sets, |_| 1) {
         let mut parts = 0;
         let mut begins = SequenceArg::new();
@@ -37,8 +39,8 @@ pub fn sums_of_squares(tensors: impl IntoIterator<Item = Tensor<1>>) -> Option<T
             counts.push(count);
             parts += parts_of(count);
         }
-        // SAFETY: every cube reads a part of a tensor of its own, which ends where that ends, and
-        // writes one of as many sums as all batches have cubes.
+        // SAFETY: every cube reads its own part of a tensor, which ends where the tensor ends, and
+        // writes one of the sums; there are as many sums as cubes in all batches.
         unsafe {
             squares_of_part::launch_unchecked(
                 batch.client(),
@@ -73,7 +75,7 @@ fn squares_of_part<N: Size>(
     for tensor in 0..tensors.len() {
         let begin = *begins.index(tensor);
         if part >= begin {
-            // Behind the end of tensors that end before this part.
+            // Beyond the end of tensors that end before this part.
             let mut at = (part - begin) * comptime!(PART);
             let count = *counts.index(tensor);
             let end = select(at + PART < count, at + PART, count);

@@ -1,31 +1,31 @@
 //! Sums over the rows of a matrix, two at once.
 //!
-//! They are taken in two parts: every cube adds up some rows, in lanes side by side and then over
-//! the lanes, and one more kernel adds up what the cubes have. How rows are divided depends on the
-//! shape alone, so a result is the same bits on every run.
+//! They are computed in two stages. Every cube sums some rows, in parallel lanes and then over the
+//! lanes, and a second kernel adds the results of the cubes. The division of rows depends on the
+//! shape alone, so the result is bitwise equal on every run.
 
 use cubecl::prelude::*;
 
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// Columns side by side where parts are added up.
+/// Columns side by side in the second stage.
 pub(super) const FINISH_WIDTH: usize = 8;
 
-/// Parts that are added up side by side.
+/// Parts that the second stage adds side by side.
 const FINISH_LANES: usize = UNITS / FINISH_WIDTH;
 
-/// Bits of each of a row's numbers that a unit reads before it adds the first of them: four rows in
-/// f32, eight in 16 bits, whose vectors are as many numbers.
+/// Bits of each of a row's numbers that a unit reads before the first addition: four rows in f32,
+/// eight in 16 bits, whose vectors have as many numbers.
 const AHEAD: usize = 4 * 32;
 
-/// Rows that a lane adds up at least, if there are so many.
+/// Smallest number of rows per lane, if the matrix has as many.
 const LANE_ROWS: usize = 16;
 
-/// Cubes that add up, at most: some for every processor of a large GPU.
+/// Largest number of summing cubes: several for every SM of a large GPU.
 const CUBES: usize = 512;
 
-/// How the rows of a matrix are added up.
+/// Division of a matrix's rows for the sums.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Division {
     /// Vectors of a row.
@@ -34,14 +34,14 @@ pub(super) struct Division {
     pub width: usize,
     /// Rows that a cube reads at once.
     pub lanes: usize,
-    /// Cubes above one another.
+    /// Number of parts, each in its own cubes.
     pub parts: usize,
-    /// The rows of each of them.
+    /// Rows of a part.
     pub rows_of_part: usize,
 }
 
 impl Division {
-    /// Of `rows` rows of `columns` vectors, at least one of each.
+    /// Divides `rows` rows of `columns` vectors, at least one of each.
     pub fn new(rows: usize, columns: usize) -> Self {
         let width = columns.min(UNITS);
         let lanes = UNITS / width;
@@ -58,30 +58,30 @@ impl Division {
         }
     }
 
-    /// The cubes that add up rows.
+    /// Returns the cubes of the first stage.
     pub fn cubes(&self) -> CubeCount {
         let beside = self.columns.div_ceil(self.width);
         CubeCount::Static(self.parts as u32, beside as u32, 1)
     }
 
-    /// The cubes that add up parts.
+    /// Returns the cubes of the second stage.
     pub fn finish_cubes(&self) -> CubeCount {
         CubeCount::Static(self.cubes_to_finish(), 1, 1)
     }
 
-    /// How many these are.
+    /// Returns the number of cubes of the second stage.
     pub fn cubes_to_finish(&self) -> u32 {
         self.columns.div_ceil(FINISH_WIDTH) as u32
     }
 }
 
-/// The cube of every kernel here.
+/// Returns the cube size of every kernel here.
 pub(super) fn cube() -> CubeDim {
     CubeDim::new_1d(UNITS as u32)
 }
 
-/// The sum of what the lanes of a cube have, `width` units apart, in the first lane. Every unit of
-/// the cube must come here.
+/// Returns the sum over the lanes of a cube, `width` units apart, in the first lane. Every unit of
+/// the cube must call this.
 #[cube]
 pub(super) fn over_lanes<N: Size>(
     vector: Vector<f32, N>,
@@ -131,17 +131,17 @@ impl<N: Size> Two<f32, N> {
     }
 }
 
-/// What is summed up over rows, in one column of vectors.
+/// Terms of the sums over rows, in one column of vectors.
 #[cube]
 pub(super) trait Terms<F: Float, N: Size> {
-    /// What is read of a row.
+    /// Reads a row.
     fn read(&self, row: usize) -> Two<F, N>;
 
-    /// What the sums get of that.
+    /// Returns the terms of a row that was read.
     fn of(&self, read: &Two<F, N>, row: usize) -> Two<f32, N>;
 }
 
-/// Adds the terms of the rows of this cube's part that are this lane's.
+/// Adds this lane's terms of this cube's rows.
 #[cube]
 pub(super) fn add_part<F: Float, N: Size, T: Terms<F, N> + CubeType>(
     sums: &mut Two<f32, N>,
@@ -156,8 +156,8 @@ pub(super) fn add_part<F: Float, N: Size, T: Terms<F, N> + CubeType>(
     add_rows::<F, N, T>(sums, terms, begin + lane, end, lanes);
 }
 
-/// Adds the terms of every `apart`th row from `row` on and before `end`, one after another. Some
-/// are read before the first of them is added, for a unit waits for memory longer than it computes.
+/// Adds the terms of every `apart`th row from `row` on and before `end`, one after another. Reads
+/// several before the first addition, because a unit waits for memory longer than it computes.
 #[cube]
 fn add_rows<F: Float, N: Size, T: Terms<F, N> + CubeType>(
     sums: &mut Two<f32, N>,
@@ -188,8 +188,8 @@ fn add_rows<F: Float, N: Size, T: Terms<F, N> + CubeType>(
     }
 }
 
-/// Writes the sums of a part, which its lanes have, to \[part, 2, columns\]. Every unit of the cube
-/// must come here.
+/// Writes the sums of a part, from its lanes, to \[part, 2, columns\]. Every unit of the cube must
+/// call this.
 #[cube]
 pub(super) fn write_part<N: Size>(
     sums: &mut [Vector<f32, N>],
@@ -209,7 +209,7 @@ pub(super) fn write_part<N: Size>(
     }
 }
 
-/// The sums of parts as terms of a sum.
+/// The partial sums as terms of a sum.
 #[derive(CubeType)]
 struct OfParts<'a, N: Size> {
     sums: &'a [Vector<f32, N>],
@@ -229,7 +229,7 @@ impl<'a, N: Size> Terms<f32, N> for OfParts<'a, N> {
     }
 }
 
-/// The sums over the parts of a column in `sums` that are for this unit's lane.
+/// Returns this lane's sums over the parts of a column in `sums`.
 #[cube]
 fn parts_of_lane<'a, N: Size>(
     sums: &'a [Vector<f32, N>],
@@ -250,8 +250,8 @@ fn parts_of_lane<'a, N: Size>(
     of_lane
 }
 
-/// The sums over the parts of a column in `sums`, in the first lane. Every unit of the cube must
-/// come here.
+/// Returns the sums over the parts of a column in `sums`, in the first lane. Every unit of the cube
+/// must call this.
 #[cube]
 pub(super) fn over_parts<N: Size>(
     sums: &[Vector<f32, N>],
@@ -266,7 +266,7 @@ pub(super) fn over_parts<N: Size>(
     Two::new(first, second)
 }
 
-/// As [`over_parts`], the first sum alone.
+/// Returns only the first sum of [`over_parts`].
 #[cube]
 pub(super) fn first_over_parts<N: Size>(
     sums: &[Vector<f32, N>],

@@ -1,7 +1,6 @@
-//! What NVIDIA's tensor cores offer to a kernel: instructions of compute capability 8.0 that
-//! multiply matrices, `ldmatrix` and `mma`, and copies to shared memory that go on meanwhile,
-//! `cp.async` ("PTX ISA", "Warp-Level Matrix Instructions" and "Data Movement and Conversion
-//! Instructions").
+//! Tensor-core instructions of compute capability 8.0: `ldmatrix` and `mma` to multiply matrices,
+//! and `cp.async` for asynchronous copies to shared memory ("PTX ISA", "Warp-Level Matrix
+//! Instructions" and "Data Movement and Conversion Instructions").
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
@@ -14,20 +13,20 @@ use cubecl_cpp::cuda::ptx::generic_to_shared;
 /// Lanes of a plane.
 pub(super) const LANES: usize = 32;
 
-/// Numbers of a vector: the 16 bytes that are copied at once.
+/// Numbers of a vector: 16 bytes, which are copied at once.
 pub(super) const VECTOR: usize = 8;
 pub(super) const VECTOR_BYTES: usize = 16;
 
-/// What an instruction multiplies: 16 rows by 8 columns, over 16 numbers.
+/// Sizes of an instruction's product: 16 rows by 8 columns, over 16 numbers.
 pub(super) const ROWS: usize = 16;
 pub(super) const COLUMNS: usize = 8;
 pub(super) const DEPTH: usize = 16;
 
-/// What an instruction takes of a lane at once.
+/// Numbers that an instruction takes from a lane at once.
 pub(super) type Pair = Const<2>;
 
-/// Whether the device multiplies matrices of this type from shared memory, and copies into it
-/// meanwhile.
+/// Returns true if the device multiplies matrices of this type from shared memory, and copies into
+/// it asynchronously.
 pub(super) fn has_instructions(client: &Client, dtype: DType) -> bool {
     let properties = client.properties();
     let elem = dtype_to_storage_type(dtype);
@@ -47,17 +46,17 @@ pub(super) fn has_instructions(client: &Client, dtype: DType) -> bool {
         && [hardware.plane_size_min, hardware.plane_size_max] == [LANES as u32; 2]
 }
 
-/// Which caches keep what is copied.
+/// Caches that keep the copied data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Keep {
-    /// That of a processor too: a cube copies the same again soon.
+    /// The L1 cache of an SM too, because a cube soon copies the same data again.
     Near,
-    /// Only the one of all processors.
+    /// Only the L2 cache.
     Far,
 }
 
 impl Keep {
-    /// "Cache Operators" of PTX.
+    /// Returns the "Cache Operators" of PTX.
     const fn operator(self) -> &'static str {
         match self {
             Self::Near => "ca",
@@ -66,7 +65,7 @@ impl Keep {
     }
 }
 
-/// Begins to copy vector `from` of `source` to vector `to` of `stages`, or to make that zero.
+/// Begins to copy vector `from` of `source` to vector `to` of `stages`, or to set it to zero.
 #[cube]
 pub(super) fn copy<F: Float, V: Size>(
     source: &[Vector<F, V>],
@@ -79,7 +78,7 @@ pub(super) fn copy<F: Float, V: Size>(
     let from = select(is_there, from, 0u32) as usize;
     let to = to as usize;
     let bytes = select(is_there, comptime!(VECTOR_BYTES as u32), 0u32);
-    // SAFETY: both are vectors that are there, as kernels promise who launch them unchecked.
+    // SAFETY: both vectors exist; this is the condition for unchecked launches of the kernels.
     let (from, to) = unsafe {
         (
             source[from..from + 1].as_ptr_unchecked(),
@@ -105,8 +104,8 @@ pub(super) fn wait(#[comptime] open: usize) {
     gpu_asm!("cp.async.wait_group {open};", open = const open);
 }
 
-/// 2 to the power of each, by `ex2.approx`: within 2⁻²² of it, without the exact exponential's
-/// dozen instructions.
+/// Returns 2 to the power of each number with `ex2.approx`: within a relative 2⁻²² of it, without
+/// the dozen instructions of the exact exponential.
 #[cube]
 pub(super) fn powers_of_two(exponents: Vector<f32, Pair>) -> Vector<f32, Pair> {
     let mut powers = Vector::<f32, Pair>::empty();
@@ -117,7 +116,7 @@ pub(super) fn powers_of_two(exponents: Vector<f32, Pair>) -> Vector<f32, Pair> {
     powers
 }
 
-/// As [`powers_of_two`], of one.
+/// Returns [`powers_of_two`] of one number.
 #[cube]
 pub(super) fn power_of_two(exponent: f32) -> f32 {
     let power: f32;
@@ -137,7 +136,7 @@ pub(super) struct Sums {
 
 #[cube]
 impl Sums {
-    /// Of so many instructions.
+    /// Returns zeros for `count` instructions.
     pub fn zero(#[comptime] count: usize) -> Self {
         let mut pairs = Sequence::new();
         #[unroll]
@@ -152,7 +151,7 @@ impl Sums {
         Sums { pairs }
     }
 
-    /// The pair of an instruction: the upper one or the lower.
+    /// Returns the upper or the lower pair of an instruction.
     pub fn pair(&self, #[comptime] at: usize, #[comptime] half: usize) -> Vector<f32, Pair> {
         self.pairs.index(at)[half]
     }

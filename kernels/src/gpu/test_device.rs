@@ -1,12 +1,12 @@
-//! The device that tests of kernels for tensor cores run on: where `BURN_DIST_TEST_DEVICE` asks for
-//! CUDA, as the run on CUDA in software does; docs/gpu.md.
+//! The device for tests of tensor-core kernels: CUDA if `BURN_DIST_TEST_DEVICE` requests it, as the
+//! run on CUDA in software does; docs/gpu.md.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::tensor::Device;
 
-/// The device, if there is to be one; says so if not. Tests take turns where there are several, for
-/// the kernels of one device are compiled one after another.
+/// Returns the device if one is requested; prints a message if not. With several tests they take
+/// turns, because the kernels of one device are compiled one after another.
 pub(super) fn device(test: &str) -> Option<Device> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     if std::env::var("BURN_DIST_TEST_DEVICE").is_ok_and(|name| name == "cuda") {

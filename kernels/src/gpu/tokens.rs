@@ -1,8 +1,8 @@
-//! GPU kernels of layer normalization, on matrices of a row per token and a column per feature.
+//! GPU kernels of layer normalization, on matrices with a row per token and a column per feature.
 //!
-//! A row is normalised by some units of one cube, which read it once for its sums and, from the
-//! cache, once more for the result. The sums are of what is left after the row's first value is
-//! subtracted, so that they do not cancel where a mean is large beside its deviation.
+//! Some units of one cube normalise a row. They read it once for its sums and, from the cache, once
+//! more for the result. The sums are over the differences from the row's first value, so that they
+//! do not cancel if the mean is large compared to the deviation.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -13,7 +13,7 @@ use super::sums::{
     Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, over_parts, write_part,
 };
 
-/// The normalised rows, and mean and inverse deviation of each: \[rows, 2\].
+/// Returns the normalised rows, and the mean and inverse deviation of each: \[rows, 2\].
 pub(super) fn normalise(
     x: &Matrix,
     [weight, bias]: [&CubeTensor; 2],
@@ -44,7 +44,7 @@ pub(super) fn normalise(
     (out, moments)
 }
 
-/// The gradient of the input, and `plus`.
+/// Computes the gradient of the input, plus `plus`.
 pub(super) fn input_gradient(
     x: &Matrix,
     dy: &Matrix,
@@ -65,7 +65,7 @@ pub(super) fn input_gradient(
             dy.arg(),
             arg(weight),
             arg(moments),
-            // Something must be given where there is none.
+            // A placeholder if absent.
             plus.unwrap_or(dy).arg(),
             out.arg(),
             x.rows(),
@@ -78,7 +78,7 @@ pub(super) fn input_gradient(
     out
 }
 
-/// Gradients of weight and bias, \[features\] each.
+/// Computes the gradients of weight and bias, \[features\] each.
 pub(super) fn parameter_gradients(
     x: &Matrix,
     dy: &Matrix,
@@ -108,7 +108,7 @@ pub(super) fn parameter_gradients(
             x.elem(),
         );
     }
-    // SAFETY: all have a number for each column, and `sums` as many parts as are said.
+    // SAFETY: all have a number for each column, and `sums` has the given number of parts.
     unsafe {
         finish_gradients::launch_unchecked(
             x.client(),
@@ -161,7 +161,7 @@ fn normalise_rows<F: Float, N: Size>(
         let count = f32::cast_from(columns * N::value());
         let mean = sum / count;
         let variance = squares / count - mean * mean;
-        // Rounding may take it below; what is no number stays so.
+        // Rounding may make it negative; NaN stays NaN.
         let variance = select(variance < 0.0f32, 0.0f32, variance);
         let inverse = 1.0f32 / (variance + epsilon).sqrt();
         let mean = mean + base;
@@ -277,7 +277,7 @@ impl<'a, F: Float, N: Size> Terms<F, N> for Gradients<'a, F, N> {
     }
 }
 
-/// Sums of the gradients of some rows, and of their products with the normalised values.
+/// Computes sums over some rows of the gradients, and of their products with the normalised values.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sum_gradients<F: Float, N: Size>(
     x: &[Vector<F, N>],

@@ -1,15 +1,14 @@
-//! What tensor cores of compute capability 9.0 offer beyond [`super::tensor_cores`]: `wgmma`, with
-//! which four planes multiply factors that shared memory holds while they do something else ("PTX
-//! ISA", "Asynchronous Warpgroup Level Matrix Instructions"). Only so do these tensor cores reach
-//! what data sheets say: 62 % of it with `mma` (Luo et al. 2024,
-//! <https://arxiv.org/abs/2402.13499>).
+//! Tensor-core instructions of compute capability 9.0 beyond [`super::tensor_cores`]: with `wgmma`,
+//! four planes multiply factors in shared memory asynchronously ("PTX ISA", "Asynchronous Warpgroup
+//! Level Matrix Instructions"). Only these instructions reach the peak of the data sheets; `mma`
+//! reaches 62 % of it (Luo et al. 2024, <https://arxiv.org/abs/2402.13499>).
 //!
-//! Factors lie in rows of 64 bytes, whose vectors are exchanged as the instruction's 64-byte
-//! swizzle has them, or in planes without a swizzle; layouts and descriptors are those of CUTLASS
-//! (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`). Sums are registers that no variable stands
-//! for: cubecl's assembly has one result at most, and these are many, which none but the
-//! instruction may touch until it is waited for. They are declared outside of any block of PTX, so
-//! that all that follows knows them.
+//! Factors lie in rows of 64 bytes, whose vectors are permuted by the instruction's 64-byte
+//! swizzle, or in planes without a swizzle; layouts and descriptors are those of CUTLASS
+//! (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`). Sums are registers without a variable, because
+//! cubecl's assembly has at most one result and these are many. Only the instruction may touch them
+//! until it has been waited for. They are declared outside of any block of PTX, so that all later
+//! code can refer to them.
 
 use cubecl::client::Client;
 use cubecl::features::Tma;
@@ -21,72 +20,72 @@ use super::tensor_cores::{DEPTH, LANES, Pair, Sums, VECTOR, VECTOR_BYTES};
 /// Planes that multiply together.
 pub(super) const PLANES: usize = 4;
 
-/// Rows that an instruction multiplies, of which each plane has an equal part.
+/// Rows that an instruction multiplies; each plane has an equal part.
 pub(super) const ROWS: usize = 64;
 
 /// Vectors of a row in shared memory: 64 bytes.
 pub(super) const IN_ROW: usize = 4;
 
-/// Numbers of such a row.
+/// Numbers of a row.
 pub(super) const NUMBERS: usize = 32;
 
-/// Numbers of the sum that a block of rows has, if a row is one of them.
+/// Numbers of the sum in a block of rows, if a row is one number of the sum.
 pub(super) const BLOCK: usize = 32;
 
-/// Vectors of eight rows, between which the layout repeats.
+/// Vectors of eight rows, after which the layout repeats.
 const IN_EIGHT: u32 = 8 * IN_ROW as u32;
 
-/// Left unset unless somebody wants otherwise: `off`, to know what the device does without the
-/// instruction, or `unchecked`, where kernels are compiled and not run, so that there is nothing to
-/// compare.
+/// Environment variable that changes the use of the instruction. `off` measures the device without
+/// it; `unchecked` is for kernels that are compiled but not run, so that nothing can be compared.
 const ASKED: &str = "BURN_DIST_WGMMA";
 
 fn is_asked_for(what: &str) -> bool {
     std::env::var_os(ASKED).is_some_and(|asked| asked == what)
 }
 
-/// Whether it is taken without having been compared.
+/// Returns true if the instruction is used without a comparison.
 pub(super) fn is_unchecked() -> bool {
     is_asked_for("unchecked")
 }
 
-/// Whether the device has the instruction, and nobody wants to go without.
+/// Returns true if the device has the instruction and the variable does not turn it off.
 pub(super) fn has_warpgroups(client: &Client) -> bool {
-    // It is of compute capability 9.0 and of no other: cubecl says of that it has the first, and of
-    // all later ones that they have the second too.
+    // Only compute capability 9.0 has it: cubecl reports the first of these features for it, and
+    // the second too for all later ones.
     let tma = &client.properties().features.tma;
     let is_hopper = tma.contains(Tma::Base) && !tma.contains(Tma::Im2colWide);
     is_hopper && !is_asked_for("off")
 }
 
-/// Where vector `vector` of row `row` lies, in vectors.
+/// Returns the place of vector `vector` of row `row`, in vectors.
 #[cube]
 pub(super) fn place(row: u32, vector: u32) -> u32 {
     row * comptime!(IN_ROW as u32) + (vector ^ (row / 2 % 4))
 }
 
-/// The number of this unit's warpgroup in its cube.
+/// Returns the number of this unit's warpgroup in its cube.
 #[cube]
 pub(super) fn group() -> u32 {
     UNIT_POS / comptime!((PLANES * LANES) as u32)
 }
 
-/// How a factor lies in rows of shared memory.
+/// Layout of a factor in rows of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Major {
-    /// A row is one of the factor, or a column of the second, and holds what is summed over.
+    /// A row is a row of the factor, or a column of the second one, and contains the numbers of the
+    /// sum.
     Depth,
     /// A row is one number of the sum, for [`NUMBERS`] rows of the factor, or columns; [`BLOCK`]
     /// rows are a block.
     Across,
-    /// A row is one of the factor, and holds a vector of what is summed over; so many vectors
-    /// further begin its next ones, in the next plane. Of eight rows these lie one behind the
-    /// other, and so many further the next eight begin.
+    /// A row is a row of the factor, and contains one vector of the numbers of the sum. Its next
+    /// vectors begin `plane` vectors further on, in the next plane. Eight rows are adjacent, and
+    /// the next eight begin `eights` vectors further on.
     Planes { plane: u32, eights: u32 },
 }
 
 impl Major {
-    /// Vectors between the numbers that an instruction sums over and those of the next one.
+    /// Returns the vectors between the numbers of one instruction's sum and those of the next.
     pub const fn deeper(self) -> u32 {
         match self {
             Self::Depth => (DEPTH / VECTOR) as u32,
@@ -95,8 +94,8 @@ impl Major {
         }
     }
 
-    /// The lower half of a matrix's descriptor without its address: the leading dimension's offset,
-    /// from block to block, or from plane to plane. Not read of the first layout.
+    /// Returns the lower half of a matrix's descriptor without its address: the leading dimension's
+    /// offset, from block to block, or from plane to plane. The first layout does not use it.
     const fn low(self) -> u32 {
         match self {
             Self::Depth => 1 << 16,
@@ -105,8 +104,8 @@ impl Major {
         }
     }
 
-    /// The upper half: the stride from eight rows to the next, and the swizzle of 64 bytes, or
-    /// none.
+    /// Returns the upper half: the stride from eight rows to the next, and the swizzle of 64 bytes,
+    /// or none.
     const fn high(self) -> u32 {
         match self {
             Self::Depth | Self::Across => IN_EIGHT | 2 << 30,
@@ -114,7 +113,7 @@ impl Major {
         }
     }
 
-    /// The operand that says so.
+    /// Returns the operand for this layout.
     const fn operand(self) -> u32 {
         match self {
             Self::Depth | Self::Planes { .. } => 0,
@@ -123,19 +122,19 @@ impl Major {
     }
 }
 
-/// The lower half of the descriptor of the matrix that begins at a vector of shared memory, which
-/// eight rows are a divisor of. Vectors further on are added to it.
+/// Returns the lower half of the descriptor of the matrix that begins at a vector of shared memory.
+/// This vector's index is a multiple of eight rows. Offsets in vectors are added to it.
 #[cube]
 pub(super) fn descriptor<F: Float, V: Size>(
     stages: &[Vector<F, V>],
     #[comptime] major: Major,
 ) -> u32 {
-    // SAFETY: there is a first one.
+    // SAFETY: the first vector exists.
     let address = unsafe { generic_to_shared::<Vector<F, V>>(stages[0..1].as_ptr_unchecked()) };
     address / comptime!(VECTOR_BYTES as u32) + comptime!(major.low())
 }
 
-/// Makes the sums zero. Once in a kernel.
+/// Sets the sums to zero. Must be called once in a kernel.
 #[cube]
 pub(super) fn zero_sums(#[comptime] count: usize) {
     gpu_asm!(".reg .f32 warpgroup_sum<{count}>;", count = const count, options(nomem));
@@ -145,21 +144,21 @@ pub(super) fn zero_sums(#[comptime] count: usize) {
     }
 }
 
-/// What was written to shared memory by this unit is seen by products after the next barrier.
+/// Makes this unit's writes to shared memory visible to products after the next barrier.
 #[cube]
 pub(super) fn show_to_products() {
     gpu_asm!("fence.proxy.async.shared::cta;");
 }
 
-/// Before the first product, and after anything else that touched the sums.
+/// Must be called before the first product, and after anything else that touched the sums.
 #[cube]
 pub(super) fn begin_products() {
     gpu_asm!("wgmma.fence.sync.aligned;");
 }
 
-/// Begins to add the product of 64 rows and so many columns to the sums from number `first` on: for
-/// each eight columns four of a lane, two pairs as in [`Sums`]. `rows` and `columns` are lower
-/// halves of descriptors, of these layouts.
+/// Begins to add the product of 64 rows and the given number of columns to the sums from number
+/// `first` on: for each eight columns four sums of a lane, two pairs as in [`Sums`]. `rows` and
+/// `columns` are lower halves of descriptors, of these layouts.
 #[cube]
 pub(super) fn multiply<F: Float>(
     rows: u32,
@@ -193,7 +192,7 @@ pub(super) fn wait_for_products(#[comptime] open: usize) {
     gpu_asm!("wgmma.wait_group.sync.aligned {open};", open = const open);
 }
 
-/// The sums of so many eights of columns, block after block of rows.
+/// Returns the sums of `count` groups of eight columns, block after block of rows.
 #[cube]
 pub(super) fn sums(#[comptime] count: usize) -> Sums {
     let mut sums = Sums::zero(count);
@@ -217,7 +216,7 @@ fn sum(#[comptime] n: usize) -> f32 {
     value
 }
 
-/// So many registers, as an instruction lists them.
+/// Returns the names of `count` registers as an instruction lists them.
 fn names(first: usize, count: usize) -> String {
     let names = (first..first + count).map(|n| format!("warpgroup_sum{n}"));
     names.collect::<Vec<_>>().join(", ")

@@ -1,6 +1,5 @@
-//! Weights as products read them: in the type that they multiply, in another order than parameters
-//! have, and with zeros behind channels that are no whole vectors. One kernel does all three, of
-//! parameters in f32 too.
+//! Weights in the layout of the products: in the type of the factors, transposed, and with zeros up
+//! to whole vectors of channels. One kernel does all three, also for parameters in f32.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
@@ -15,42 +14,42 @@ use super::super::sums::cube;
 use super::super::tensor_cores::VECTOR;
 use super::launch::shape;
 
-/// Features that lie in the order of [`column_of`] together.
+/// Number of features that [`column_of`] reorders together.
 const IN_ORDER: u32 = 16;
 
-/// The column of a product that is number `row` of the second factor's rows: so that the pairs
-/// which a lane sums up in two neighbouring instructions are four neighbours in the result.
+/// Returns the product's column for row `row` of the second factor. In this order, the pairs that a
+/// lane sums in two neighbouring instructions are four neighbours in the result.
 #[cube]
 pub(super) fn column_of(row: u32) -> u32 {
     row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2
 }
 
-/// The row that is this column.
+/// Returns the row for this column.
 #[cube]
 fn row_of(column: u32) -> u32 {
     column / 16 * 16 + column / 2 % 2 * 8 + column % 16 / 4 * 2 + column % 2
 }
 
-/// Rows that a weight has in [`Layout::Planes`].
+/// Returns the rows of a weight in [`Layout::Planes`].
 pub(super) const fn rows_in_planes(features: u32) -> u32 {
     features.next_multiple_of(IN_ORDER)
 }
 
-/// How the vectors of a weight lie, each of which is eight channels of a feature at one place of
-/// the window.
+/// Order of a weight's vectors. Each vector is eight channels of a feature at one place of the
+/// window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Layout {
-    /// Those of a place behind one another, place by place, feature by feature.
+    /// Vectors of a place are adjacent; places follow each other within a feature.
     Features,
-    /// Those of all features behind one another, in the order in which a stage has them, by eight
-    /// channels, place by place of so many: what a stage needs lies together.
+    /// Vectors of all features are adjacent, in the order of a stage, grouped by eight channels and
+    /// then by the given number of places: the data of a stage is contiguous.
     Planes { places: u32 },
 }
 
-/// Columns that a unit reads at once, at most.
+/// Largest number of columns that a unit reads at once.
 const COLUMNS: u32 = 4;
 
-/// Matrices one behind the other.
+/// Adjacent matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Matrices {
     pub count: u32,
@@ -58,10 +57,10 @@ pub(super) struct Matrices {
     pub columns: u32,
 }
 
-/// `weight`, which is the matrices `given`, transposed and in `dtype`, or split: the first halves
-/// of a column's numbers, then the second. What `wide` has more of is zero: no less of anything,
-/// and rows that are whole vectors. A column is a place of a feature, for all places of one feature
-/// after another.
+/// Transposes `weight`, which consists of the matrices `given`, and converts it to `dtype`, or
+/// splits it: first all high halves of a column's numbers, then all low halves. Elements of `wide`
+/// beyond `given` are zero. `wide` is at least as large in every dimension, and its rows are whole
+/// vectors. A column is a place of a feature; the places of one feature are adjacent.
 pub(super) fn transposed(
     weight: CubeTensor,
     given: Matrices,
@@ -84,13 +83,13 @@ pub(super) fn transposed(
         }
     };
     let out = memory(&weight, shape(sizes), dtype);
-    // Whether a vector of columns is within both, or none, is one question then.
+    // With this size, a vector of columns lies completely inside both or outside.
     let fits =
         |size: &u32| given.columns.is_multiple_of(*size) && wide.columns.is_multiple_of(*size);
     let columns = [COLUMNS, 2].into_iter().find(fits).unwrap_or(1);
     let units = wide.count * (wide.columns / columns) * (wide.rows / VECTOR as u32);
-    // SAFETY: a unit reads places that it has found in `given`, and writes rows and columns of its
-    // own of `wide`, in either layout.
+    // SAFETY: a unit reads places that it has found in `given`, and writes its own rows and columns
+    // of `wide`, in either layout.
     unsafe {
         transpose::launch_unchecked(
             &weight.client,
@@ -118,8 +117,8 @@ pub(super) fn transposed(
     out
 }
 
-/// A unit transposes some rows of a vector of columns. `columns` and `wide_columns` are counted in
-/// vectors of what is read, `wide_rows` in vectors of what is written.
+/// Transposes some rows of a vector of columns per unit. `columns` and `wide_columns` are counted
+/// in vectors of the source, `wide_rows` in vectors of the destination.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn transpose<S: Float, P: Size, F: Float, Q: Size>(
     source: &[Vector<S, P>],

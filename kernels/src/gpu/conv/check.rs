@@ -1,8 +1,8 @@
-//! Which instruction convolutions of a device take: `wgmma`, if it has that and computes with it
-//! what it computes with `mma`. Once per device both multiply whole numbers, whose sums are exact:
-//! how factors lie in shared memory, and how that is described to the instruction, is known from
-//! documents and tested in software, and who trains on a device that understands it otherwise shall
-//! not do so with wrong numbers.
+//! The choice between `wgmma` and `mma` for a device's convolutions. `wgmma` is used if the device
+//! has it and it computes the same as `mma`: once per device, both multiply integers, whose sums
+//! are exact. The layout of factors in shared memory and its descriptors come from documents and
+//! from tests in software; a device that interprets them differently must not train with wrong
+//! numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -20,14 +20,14 @@ use super::launch::Convolution;
 use super::operation::{Addends, Product};
 use super::tile::{Instruction, Order, Tile};
 
-/// Images, and channels of the result.
+/// Shape of the images, and channels of the result.
 type Case = ([usize; 4], usize);
 
 /// More rows and columns than the first tile, which has two groups of two blocks and several blocks
-/// of columns, and more steps than its stages.
+/// of columns, and more steps than stages.
 const STAGES: Case = ([1, 264, 17, 16], 168);
 
-/// What has a source that stays, in three parts, for more than one cube.
+/// Uses a resident source, in three parts, for more than one cube.
 const STAYS: Case = ([8, 96, 8, 8], 32);
 
 const WINDOW: [usize; 2] = [3, 3];
@@ -40,11 +40,11 @@ const OPTIONS: ConvOptions = ConvOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub instruction: Instruction,
-    /// Whether sources may stay in shared memory.
+    /// True if sources may stay in shared memory.
     pub halos: bool,
 }
 
-/// What is taken on the device of `x`.
+/// Returns the choice for the device of `x`.
 pub(super) fn taken(x: &CubeTensor) -> Taken {
     static CHECKED: Mutex<BTreeMap<String, Taken>> = Mutex::new(BTreeMap::new());
     if !has_warpgroups(&x.client) {
@@ -67,7 +67,7 @@ pub(super) fn taken(x: &CubeTensor) -> Taken {
     })
 }
 
-/// `wgmma`, and sources that stay, as far as they compute the same as `mma`.
+/// Enables `wgmma` and resident sources if they compute the same as `mma`.
 fn taken_of<T: PartialEq>(device: &str, products: impl Fn(Case, Instruction) -> T) -> Taken {
     let is_right = |case| products(case, Instruction::Wgmma) == products(case, Instruction::Mma);
     let warn = |what| {
@@ -93,7 +93,7 @@ fn taken_of<T: PartialEq>(device: &str, products: impl Fn(Case, Instruction) -> 
     }
 }
 
-/// A result and both gradients of a case, on the device of `like`.
+/// Computes the result and both gradients of a case on the device of `like`.
 fn products(
     like: &CubeTensor,
     (x, outputs): Case,
@@ -130,7 +130,7 @@ fn products(
     }))
 }
 
-/// Numbers from −4 to 4, in bf16.
+/// Returns integers from −4 to 4 in bf16.
 fn whole_numbers(like: &CubeTensor, shape: [usize; 4]) -> CubeTensor {
     let number = |at: usize| (at * 7 + at / 9 * 5) % 9;
     // The upper half of an f32's bits.

@@ -4,7 +4,7 @@ use super::super::tensor_cores::VECTOR;
 use super::ConvOptions;
 use super::shape::Slide;
 
-/// Cubes above one another that CUDA launches at most.
+/// Largest number of grids that CUDA launches in the third dimension.
 const MOST_GRIDS: u32 = 65_535;
 
 /// All sizes of a convolution.
@@ -13,19 +13,19 @@ pub(super) struct Geometry {
     pub batch: u32,
     pub inputs: u32,
     pub outputs: u32,
-    /// Of the images, of the window and of the result: height and width.
+    /// Height and width of the images, of the window and of the result.
     images: [u32; 2],
     window: [u32; 2],
     result: [u32; 2],
     stride: [u32; 2],
     padding: [u32; 2],
-    /// Whether numbers are split in halves.
+    /// True if numbers are split into halves.
     split: bool,
 }
 
 impl Geometry {
-    /// If the window fits, and no size is beyond what kernels count with, nor the stride beyond
-    /// their cubes.
+    /// Returns `None` if the window does not fit, a size exceeds the kernels' indices, or the
+    /// stride exceeds the grid.
     pub fn new(x: [usize; 4], weight: [usize; 4], options: ConvOptions) -> Option<Self> {
         let [batch, inputs, images @ ..] = narrow(x)?;
         let [outputs, of_weight, window @ ..] = narrow(weight)?;
@@ -36,7 +36,7 @@ impl Geometry {
             steps.checked_add(1)
         };
         let result = [size(0)?, size(1)?];
-        // Each place of a step is a grid of cubes in the gradient of the images.
+        // In the gradient of the images, each place of a stride has its own grid of cubes.
         let grids = stride[0].checked_mul(stride[1])?;
         let is_empty = [batch, inputs, outputs, window[0], window[1]].contains(&0);
         let geometry = Self {
@@ -55,17 +55,17 @@ impl Geometry {
             .filter(|_| !is_empty && of_weight == inputs && grids <= MOST_GRIDS)
     }
 
-    /// The same with numbers that are split in halves, or not.
+    /// Returns a copy with the given splitting of numbers.
     pub fn split(self, split: bool) -> Self {
         Self { split, ..self }
     }
 
-    /// Whether they are.
+    /// Returns true if numbers are split into halves.
     pub fn is_split(self) -> bool {
         self.split
     }
 
-    /// The same with channels that are whole vectors.
+    /// Returns a copy with channels rounded up to whole vectors.
     pub fn widened(self) -> Option<Self> {
         let widened = |channels: u32| channels.checked_next_multiple_of(VECTOR as u32);
         Self {
@@ -76,7 +76,7 @@ impl Geometry {
         .counted()
     }
 
-    /// If no size is beyond what kernels count with: 2³² pairs of numbers.
+    /// Returns `None` if a size exceeds the kernels' indices: 2³² pairs of numbers.
     fn counted(self) -> Option<Self> {
         let numbers = |[height, width]: [u32; 2], channels: u32| {
             let numbers = self.batch.checked_mul(height)?.checked_mul(width)?;
@@ -91,7 +91,7 @@ impl Geometry {
         Some(self)
     }
 
-    /// The convolution.
+    /// Returns the convolution.
     pub fn slide(self) -> Slide {
         Slide {
             source: self.images,
@@ -106,17 +106,17 @@ impl Geometry {
         }
     }
 
-    /// Places under the window.
+    /// Returns the number of places in the window.
     pub fn in_window(self) -> u32 {
         self.window[0] * self.window[1]
     }
 
-    /// Pixels of the result of all images.
+    /// Returns the number of result pixels of all images.
     pub fn pixels(self) -> u32 {
         self.batch * self.result[0] * self.result[1]
     }
 
-    /// The gradient of its images.
+    /// Returns the gradient of the convolution's images.
     pub fn slide_back(self) -> Slide {
         Slide {
             source: self.result,

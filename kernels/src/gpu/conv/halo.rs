@@ -1,12 +1,12 @@
-//! The convolution whose source stays in shared memory for all places of its window. What a cube
-//! computes is squares of 8 × 8 pixels, and of their channels by 32 it copies the pixels under all
-//! places once, those around the squares included. A place of the window is then the same rows of
-//! the product, moved by a few pixels.
+//! The convolution whose source stays in shared memory for all places of the window. A cube
+//! computes squares of 8 × 8 pixels. It copies the pixels under all places once per 32 channels,
+//! including those around the squares. A place of the window is then the same rows of the product,
+//! shifted by a few pixels.
 //!
-//! Without this a processor reads and writes what it copies nine times, which takes its shared
-//! memory longer than tensor cores compute (measured: docs/gpu.md). Eight pixels beside one another
-//! are the rows of a matrix that `wgmma` reads at once, and may begin at any pixel, as long as
-//! nothing is swizzled ("Shared Memory Matrix Layout" of the PTX ISA).
+//! Otherwise an SM would read and write its copies nine times, which takes its shared memory longer
+//! than the tensor cores compute (measured: docs/gpu.md). Eight adjacent pixels are the rows of a
+//! matrix that `wgmma` reads at once, and may begin at any pixel without swizzling ("Shared Memory
+//! Matrix Layout" of the PTX ISA).
 
 use cubecl::prelude::*;
 
@@ -22,26 +22,26 @@ use super::slide::{chunk_of_unit, first_column, row_of_unit};
 use super::tile::{Instruction, STAGE_DEPTH, Tile};
 use super::warpgroups::{ALIGN, multiply_blocks};
 
-/// Pixels of a side of a square: rows that lie beside one another in a matrix.
+/// Side of a square in pixels: adjacent rows of a matrix.
 const SIDE: u32 = 8;
 
-/// Rows of the product that a square is: those of an instruction.
+/// Rows of the product per square: those of an instruction.
 const SQUARE: u32 = SIDE * SIDE;
 
 /// Vectors of a pixel that are copied at once.
 const CHUNKS: u32 = (STAGE_DEPTH / VECTOR) as u32;
 
-/// Sources that have a place in shared memory: one is computed with while the next arrives.
+/// Buffers for sources in shared memory: one is read while the next arrives.
 const BUFFERS: u32 = 2;
 
-/// Stages for the weight, at least and at most: one is computed with, one may still be, the others
-/// arrive, which from the second-level cache takes longer than a step.
+/// Smallest and largest number of stages for the weight. One is read, one may still be in use, and
+/// the others arrive, which takes longer than a step from the L2 cache.
 const STAGES: [usize; 2] = [4, 7];
 
-/// A unit's copies of the source in a step.
+/// A unit's copies of the source per step.
 const COPIES: u32 = 2;
 
-/// The only window there is, and what lies around a square because of it on each side.
+/// The only supported window, and the border of a square that it needs on each side.
 const WINDOW: [u32; 2] = [3, 3];
 const AROUND: u32 = 1;
 const PLACES: u32 = WINDOW[0] * WINDOW[1];
@@ -49,15 +49,15 @@ const PLACES: u32 = WINDOW[0] * WINDOW[1];
 /// The squares of a cube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Halo {
-    /// Below and beside one another.
+    /// Number of rows and columns of squares.
     pub squares: [u32; 2],
-    /// The same of so many images.
+    /// Number of images with these squares.
     pub images: u32,
 }
 
 impl Halo {
-    /// For the rows of `tile`, if a convolution can be computed so: the one that computes the least
-    /// for pixels that no image has, and copies the least.
+    /// Chooses the squares for the rows of `tile` with the fewest wasted pixels, then the fewest
+    /// copies. Returns `None` if the convolution cannot be computed this way.
     pub fn of(tile: &Tile, slide: Slide, batch: u32) -> Option<Self> {
         let fits = matches!(tile.instruction, Instruction::Wgmma)
             && slide.is_divided()
@@ -80,64 +80,64 @@ impl Halo {
         halos.min_by_key(|halo| (halo.cubes(slide, batch), halo.pixels()))
     }
 
-    /// Cubes for all pixels.
+    /// Returns the number of cubes for all pixels.
     pub fn cubes(&self, slide: Slide, batch: u32) -> u32 {
         batch.div_ceil(self.images) * self.below(slide) * self.beside(slide)
     }
 
-    /// Cubes below one another in an image.
+    /// Returns the number of cubes along an image's height.
     const fn below(&self, slide: Slide) -> u32 {
         slide.result[0].div_ceil(self.squares[0] * SIDE)
     }
 
-    /// Cubes beside one another in an image.
+    /// Returns the number of cubes along an image's width.
     const fn beside(&self, slide: Slide) -> u32 {
         slide.result[1].div_ceil(self.squares[1] * SIDE)
     }
 
-    /// Pixels below one another that are copied.
+    /// Returns the height of the copied pixels.
     const fn height(&self) -> u32 {
         self.squares[0] * SIDE + 2 * AROUND
     }
 
-    /// Pixels beside one another that are copied.
+    /// Returns the width of the copied pixels.
     const fn width(&self) -> u32 {
         self.squares[1] * SIDE + 2 * AROUND
     }
 
-    /// Pixels that are copied.
+    /// Returns the number of copied pixels.
     pub const fn pixels(&self) -> u32 {
         self.images * self.height() * self.width()
     }
 
-    /// Vectors from those of one part of the channels to the next: so many that the vectors of two
-    /// neighbouring pixels lie in different banks.
+    /// Returns the vectors from one part of the channels to the next. The number puts the vectors
+    /// of two neighbouring pixels into different banks.
     const fn plane(&self) -> u32 {
         (self.pixels() + 5) / 8 * 8 + 2
     }
 
-    /// Vectors of a source.
+    /// Returns the vectors of a source.
     const fn vectors(&self) -> u32 {
         CHUNKS * self.plane()
     }
 
-    /// Vectors of all sources.
+    /// Returns the vectors of all sources.
     pub const fn all_vectors(&self) -> u32 {
         BUFFERS * self.vectors()
     }
 
-    /// Bytes of shared memory that a cube needs.
+    /// Returns the smallest shared memory of a cube in bytes.
     pub const fn least_bytes(&self, tile: &Tile) -> usize {
         let of_stages = STAGES[0] * tile.stage_vectors() as usize;
         (self.all_vectors() as usize + of_stages) * VECTOR_BYTES
     }
 
-    /// Pixels that are copied for a place of the window.
+    /// Returns the copied pixels per place of the window.
     pub fn pixels_of_place(&self) -> f64 {
         f64::from(self.pixels()) / f64::from(PLACES)
     }
 
-    /// How pixels lie.
+    /// Returns the layout of pixels.
     const fn major(&self) -> Major {
         Major::Planes {
             plane: self.plane(),
@@ -147,8 +147,8 @@ impl Halo {
 }
 
 impl Tile {
-    /// The same with a source that stays, in as many stages as leave `memory` bytes of shared
-    /// memory to the cubes that a processor has at once.
+    /// Returns a copy with a resident source. It has as many stages as `memory` bytes of shared
+    /// memory allow for the cubes that an SM runs at once.
     pub fn with_halo(self, halo: Halo, memory: usize) -> Self {
         let [least, most] = STAGES;
         let tile = Self {
@@ -164,7 +164,7 @@ impl Tile {
         }
     }
 
-    /// Steps for which copies have begun.
+    /// Returns the number of steps whose copies have begun.
     const fn ahead(&self) -> usize {
         self.stages - 2
     }
@@ -195,7 +195,7 @@ impl Corner {
         }
     }
 
-    /// The pixel of a row of the product, and whether it is one of `pixels`.
+    /// Returns the pixel of a row of the product, and whether it is one of `pixels`.
     pub fn pixel(
         &self,
         row: u32,
@@ -213,7 +213,7 @@ impl Corner {
     }
 }
 
-/// Where a square is: of which image, and how many there are above it and left of it.
+/// Returns the image of a square, and the number of squares above and to the left of it.
 #[cube]
 fn square(number: u32, #[comptime] halo: Halo) -> (u32, u32, u32) {
     let [down, beside] = comptime!(halo.squares);
@@ -224,7 +224,8 @@ fn square(number: u32, #[comptime] halo: Halo) -> (u32, u32, u32) {
     )
 }
 
-/// The product of all pixels of a cube with the weight, where there are `pixels` of all images.
+/// Computes the product of a cube's pixels with the weight; all images together have `pixels`
+/// pixels.
 #[cube]
 pub(super) fn product<F: Float, V: Size>(
     source: &[Vector<F, V>],
@@ -276,8 +277,8 @@ pub(super) fn product<F: Float, V: Size>(
     show_to_products();
     for step in 0..steps {
         let (part, place) = (step / PLACES, step % PLACES);
-        // What this step needs is there, and all have waited for the product whose stage is filled
-        // below.
+        // The data of this step has arrived, and all units have finished the product whose stage is
+        // refilled below.
         sync_cube();
         begin_products();
         let further = part % BUFFERS * comptime!(halo.vectors()) + moved(place, halo, slide);
@@ -293,7 +294,8 @@ pub(super) fn product<F: Float, V: Size>(
             tile,
         );
         commit_products();
-        // What the next step needs is shown before more is copied, for which that might wait.
+        // Makes the next step's data visible before the next copies, which it would otherwise wait
+        // for.
         wait(comptime!(tile.ahead() - 2));
         show_to_products();
         copy_weights::<F, V>(
@@ -304,8 +306,8 @@ pub(super) fn product<F: Float, V: Size>(
             slide,
             tile,
         );
-        // Where it goes, the product before the first place may still be computed with. For the
-        // first place there is no such slot, as there is none behind the last.
+        // The product before the first place may still read the copy's destination. The first place
+        // has no slot, just as there is none after the last.
         let slot = place - 1;
         if part + 1 < parts {
             copy_source::<F, V>(
@@ -327,30 +329,30 @@ pub(super) fn product<F: Float, V: Size>(
     sums(eights)
 }
 
-/// Steps in which a source is copied.
+/// Returns the number of steps in which a source is copied.
 fn slots(tile: Tile, halo: Halo) -> u32 {
     let slots = halo.pixels().div_ceil(COPIES * pixels_at_once(tile));
-    // All have arrived when the first place of the next source is shown.
+    // All have arrived when the first place of the next source becomes visible.
     assert!(slots + tile.ahead() as u32 <= PLACES, "{tile:?}");
     slots
 }
 
-/// Pixels of which all units copy a vector each.
+/// Returns the number of pixels of which all units together copy one vector each.
 const fn pixels_at_once(tile: Tile) -> u32 {
     tile.units() as u32 / CHUNKS
 }
 
-/// The vector of a source that a square begins with, for the window's first place.
+/// Returns the first vector of a square in a source, for the window's first place.
 #[cube]
 fn first_of_square(number: u32, #[comptime] halo: Halo) -> u32 {
     let (image, down, beside) = square(number, halo);
     (image * comptime!(halo.height()) + down * SIDE) * comptime!(halo.width()) + beside * SIDE
 }
 
-/// So many vectors further are the pixels under a place of the window.
+/// Returns the distance in vectors to the pixels under a place of the window.
 #[cube]
 fn moved(place: u32, #[comptime] halo: Halo, #[comptime] slide: Slide) -> u32 {
-    // A gradient slides the other way.
+    // A gradient slides in the opposite direction.
     let place = if comptime!(slide.back) {
         comptime!(PLACES - 1) - place
     } else {
@@ -360,8 +362,8 @@ fn moved(place: u32, #[comptime] halo: Halo, #[comptime] slide: Slide) -> u32 {
     place / columns * comptime!(halo.width()) + place % columns
 }
 
-/// Begins a slot of a unit's copies of the channels of part `part` to the place in shared memory
-/// that is its own. There are none for a slot that is not there.
+/// Begins a slot of a unit's copies of the channels of part `part` to their place in shared memory.
+/// A slot beyond the last copies nothing.
 #[cube]
 fn copy_source<F: Float, V: Size>(
     source: &[Vector<F, V>],
@@ -381,7 +383,7 @@ fn copy_source<F: Float, V: Size>(
         if at < comptime!(halo.pixels()) {
             let [height, width] = comptime!(slide.source);
             let (rows, columns) = comptime!((halo.height(), halo.width()));
-            // Above and left of an image these are very large.
+            // Above and to the left of an image these wrap to very large numbers.
             let row = corner.row + at / columns % rows - AROUND;
             let column = corner.column + at % columns - AROUND;
             let image = corner.image + at / comptime!(rows * columns);
@@ -402,7 +404,7 @@ fn copy_source<F: Float, V: Size>(
     }
 }
 
-/// How a stage of the weight lies: as it does outside.
+/// Returns the layout of a stage of the weight, which is the layout in global memory.
 const fn of_weight(tile: Tile) -> Major {
     Major::Planes {
         plane: tile.columns() as u32,
@@ -410,7 +412,7 @@ const fn of_weight(tile: Tile) -> Major {
     }
 }
 
-/// Begins a unit's copies of the weight for a step, of zeros for one that is not there.
+/// Begins a unit's copies of the weight for a step; a step beyond the last copies zeros.
 #[cube]
 fn copy_weights<F: Float, V: Size>(
     weight: &[Vector<F, V>],

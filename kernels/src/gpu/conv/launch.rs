@@ -1,4 +1,4 @@
-//! What is launched for a convolution and its gradients, and whether it can be.
+//! Launches a convolution and its gradients, if the device supports them.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::{DType, Shape};
@@ -23,34 +23,34 @@ use super::tune::{fastest, tried};
 use super::weights::{cubes as cubes_of, multiply_parts, written_at_once};
 use super::widen::widen;
 
-/// Numbers of a vector of the result: what a lane has beside one another.
+/// Vector length of the result: the adjacent numbers of a lane.
 const OF_RESULT: usize = 4;
 
-/// Processors of a GPU that does not say how many it has.
+/// Number of SMs assumed for a GPU that does not report it.
 const PROCESSORS: u32 = 100;
 
-/// A convolution and how it and its gradients are computed.
+/// A convolution, and how it and its gradients are computed.
 #[derive(Clone, Debug)]
 pub(super) struct Convolution {
     geometry: Geometry,
-    /// The same with channels that are whole vectors.
+    /// The geometry with channels rounded up to whole vectors.
     wide: Geometry,
-    /// Tiles for the result, for the gradient of the images and for that of the weight.
+    /// Tiles for the result, the images' gradient and the weight's gradient.
     pub result: Vec<Tile>,
     pub images: Vec<Tile>,
     pub weight: Vec<Tile>,
     pub parts: Parts,
-    /// Of images and results.
+    /// Type of images and results.
     dtype: DType,
-    /// Of what is multiplied.
+    /// Type of the factors.
     of_factors: DType,
-    /// Of the weight and its gradient.
+    /// Type of the weight and its gradient.
     weight_dtype: DType,
 }
 
 impl Convolution {
-    /// If the device has the instructions for numbers of the type of `x`, or their halves, and
-    /// memory. The weight is in f32 or that type.
+    /// Returns `None` if the device lacks instructions for the type of `x`, or for its halves, or
+    /// memory. The weight is in f32 or in that type.
     pub fn new(x: &CubeTensor, weight: &CubeTensor, geometry: Geometry) -> Option<Self> {
         let can_be_read = [DType::F32, x.dtype].contains(&weight.dtype);
         if !can_be_read || !has_instructions(&x.client, factors_of(x)) {
@@ -59,7 +59,7 @@ impl Convolution {
         Self::with(x, weight, geometry, taken(x))
     }
 
-    /// The same with what the device has.
+    /// Does the same for a given device capability.
     pub fn with(
         x: &CubeTensor,
         weight: &CubeTensor,
@@ -94,7 +94,7 @@ impl Convolution {
         })
     }
 
-    /// In one tile of each order, whatever is expected to be the fastest.
+    /// Uses one tile of each order, regardless of its expected speed.
     pub fn in_tiles(self, along: Tile, across: Tile) -> Self {
         Self {
             result: vec![along],
@@ -104,14 +104,15 @@ impl Convolution {
         }
     }
 
-    /// The dimensions of the result.
+    /// Returns the dimensions of the result.
     pub fn dims(&self) -> [usize; 4] {
         let [height, width] = self.geometry.slide().result;
         let Geometry { batch, outputs, .. } = self.geometry;
         [batch, outputs, height, width].map(|size| size as usize)
     }
 
-    /// The result for a weight [`Self::arranged`] as \[out, window, in\] for the tiles of results.
+    /// Computes the result for a weight [`Self::arranged`] as \[out, window, in\] for the tiles of
+    /// results.
     pub fn convolve(&self, x: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor {
         let outputs = self.geometry.outputs;
         let slide = self.wide.slide();
@@ -128,8 +129,9 @@ impl Convolution {
         self.slide([x, weight], addends, slide, outputs, &self.result)
     }
 
-    /// The gradient of the images for a [`Self::factor_of_result`] and a weight [`Self::arranged`]
-    /// as \[in, window, out\] for their tiles, and `plus`, which is like the images.
+    /// Computes the images' gradient from a [`Self::factor_of_result`] and a weight
+    /// [`Self::arranged`] as \[in, window, out\] for their tiles. Adds `plus`, which is like the
+    /// images.
     pub fn convolve_back(
         &self,
         dy: CubeTensor,
@@ -144,7 +146,7 @@ impl Convolution {
         self.slide([dy, weight], addends, slide, inputs, &self.images)
     }
 
-    /// A weight for the product in any of `tiles`: these matrices of `sizes`, transposed.
+    /// Arranges a weight for the product in any of `tiles`: transposes the matrices of `sizes`.
     pub fn arranged(
         &self,
         weight: CubeTensor,
@@ -166,12 +168,12 @@ impl Convolution {
         )
     }
 
-    /// Images as they are multiplied, \[batch, height, width, channels\].
+    /// Converts images to factors, \[batch, height, width, channels\].
     pub fn factor_of_images(&self, images: CubeTensor) -> CubeTensor {
         self.factor_of(images, self.wide.inputs)
     }
 
-    /// The same of the gradient of the result.
+    /// Converts the result's gradient to a factor.
     pub fn factor_of_result(&self, dy: CubeTensor) -> CubeTensor {
         self.factor_of(dy, self.wide.outputs)
     }
@@ -184,7 +186,8 @@ impl Convolution {
         }
     }
 
-    /// Either of them for a factor, of so many channels.
+    /// Computes the result, or the images' gradient, for a factor with the given number of
+    /// channels.
     fn slide(
         &self,
         [source, weight]: [CubeTensor; 2],
@@ -203,8 +206,8 @@ impl Convolution {
         permute_nhwc_to_nchw(widen(out, channels))
     }
 
-    /// The gradient of the weight for both factors, \[out, in, window height, window width\], and
-    /// that of a bias, which are the sums over all pixels of what is given for it.
+    /// Computes the gradient of the weight from both factors, \[out, in, window height, window
+    /// width\], and the gradient of a bias as sums of `for_bias` over all pixels.
     pub fn weigh(
         &self,
         [x, dy]: [CubeTensor; 2],
@@ -212,7 +215,7 @@ impl Convolution {
     ) -> (CubeTensor, Option<CubeTensor>) {
         let (wide, parts) = (self.wide, self.parts);
         let bias = for_bias.map(|dy| ColumnSums::of(&Matrix::of_images(dy)));
-        // Both are added up in one kernel, if vectors are the same.
+        // One kernel adds both if their vectors have the same length.
         let (beside, alone) = match bias {
             Some(bias) if fits_beside(&bias) => (Some(bias), None),
             other => (None, other.map(ColumnSums::add_up)),
@@ -228,7 +231,7 @@ impl Convolution {
 }
 
 impl Product for Convolution {
-    /// The result, \[batch, out, out height, out width\], with its channels last in memory.
+    /// Computes the result, \[batch, out, out height, out width\], channels-last in memory.
     fn forward(&self, x: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor {
         let weight = self.arranged(weight, &self.result, |sizes| Matrices {
             count: sizes.outputs,
@@ -242,7 +245,7 @@ impl Product for Convolution {
         self.factor_of_result(dy)
     }
 
-    /// The gradient of the images for that of the result.
+    /// Computes the images' gradient from that of the result.
     fn gradient_of_input(
         &self,
         dy: CubeTensor,
@@ -271,7 +274,7 @@ impl Product for Convolution {
     }
 }
 
-/// The type in which numbers like those of `x` are multiplied.
+/// Returns the type in which numbers like those of `x` are multiplied.
 fn factors_of(x: &CubeTensor) -> DType {
     match x.dtype {
         DType::F32 => HALF,
@@ -279,14 +282,14 @@ fn factors_of(x: &CubeTensor) -> DType {
     }
 }
 
-/// Images \[batch, channels, height, width\] as \[batch, height, width, channels\], of so many
-/// channels.
+/// Converts images \[batch, channels, height, width\] to \[batch, height, width, channels\] with
+/// the given number of channels.
 fn widen_images(images: CubeTensor, channels: u32) -> CubeTensor {
     widen(permute_nchw_to_nhwc(images), channels)
 }
 
-/// The gradient of a weight in one tile, with the channels and in the type that are said. That of a
-/// bias is added up beside it.
+/// Computes the gradient of a weight in one tile, with the given channels and type, and adds that
+/// of a bias in the same kernel.
 fn weigh(
     [x, dy]: [&CubeTensor; 2],
     wide: Geometry,
@@ -327,7 +330,7 @@ fn weigh(
     out
 }
 
-/// A convolution, or the gradient of images, in one tile.
+/// Computes a convolution, or the gradient of images, in one tile.
 fn slide_in(
     [source, weight]: [&CubeTensor; 2],
     addends: &Addends,
@@ -355,7 +358,7 @@ fn slide_in(
             OF_RESULT,
             arg(source),
             arg(weight),
-            // Something must be given where there is none.
+            // A placeholder if absent.
             arg(addends.bias.as_ref().unwrap_or(weight)),
             arg(addends.plus.as_ref().unwrap_or(weight)),
             arg(&out),

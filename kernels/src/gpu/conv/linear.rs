@@ -1,4 +1,4 @@
-//! Linear layers as convolutions of images that are one pixel each.
+//! Linear layers as convolutions of images of one pixel each.
 
 use std::sync::Arc;
 
@@ -15,15 +15,17 @@ use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product, apply};
 
-/// `x · weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions;
-/// otherwise nothing. `weight` may be in f32: it is rounded to the type of `x`, and its gradient is
-/// not. Of numbers in f32 sixteen bits are multiplied.
+/// Computes `x · weight + bias + plus` on tensor cores, or returns `None` if they do not support
+/// it.
 ///
-/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], `plus` and the
-/// result \[…, out\]. Sums are in f32, in which the bias is read too.
+/// They support `x` in f32, f16 or bf16 on a GPU with the instructions. `x` is \[…, in\], `weight`
+/// \[in, out\] as in Burn's layer, `bias` \[out\], `plus` and the result \[…, out\]. `weight` may
+/// be in f32: it is rounded to the type of `x`, and its gradient is not. Of f32 numbers, sixteen
+/// bits are multiplied. Sums are in f32, and so is the bias.
 ///
 /// # Panics
-/// If they are not on a device that [`crate::gpu::is_gpu`].
+///
+/// Panics unless [`crate::gpu::is_gpu`] is true for the tensors' device.
 pub fn linear<const D: usize>(
     x: &Tensor<D>,
     weight: &Tensor<2>,
@@ -54,7 +56,7 @@ pub fn linear<const D: usize>(
     Some(apply(Arc::new(product), x, weight, bias, (plus, shape)))
 }
 
-/// A window over one pixel.
+/// A window of one pixel.
 const PIXEL: ConvOptions = ConvOptions {
     stride: [1, 1],
     padding: [0, 0],
@@ -63,18 +65,18 @@ const PIXEL: ConvOptions = ConvOptions {
 /// A linear layer.
 #[derive(Debug)]
 struct Linear {
-    /// Features that go in and come out.
+    /// Input and output features.
     sizes: [usize; 2],
-    /// Of what goes in.
+    /// Shape of the input.
     shape: Shape,
     forward: Convolution,
-    /// From the features that come out to those that go in. The gradient of its weight is \[in,
-    /// out\] in memory, as the layer's weight is.
+    /// The convolution from the output features to the input features. The gradient of its weight
+    /// is \[in, out\] in memory, like the layer's weight.
     back: Convolution,
 }
 
-/// \[…, features\] as images of a pixel each. What is not contiguous, as tensors with padded rows,
-/// is copied before: vectors of features are, and vectors of one-pixel images are not found.
+/// Converts \[…, features\] to images of one pixel each. Copies tensors that are not contiguous
+/// (such as ones with padded rows), because the search for vectors fails on one-pixel images.
 fn pixels(x: CubeTensor) -> CubeTensor {
     let x = into_contiguous(x);
     let features = x.meta.shape().iter().last().copied().unwrap_or(1);
@@ -83,8 +85,7 @@ fn pixels(x: CubeTensor) -> CubeTensor {
 }
 
 impl Linear {
-    /// The pixels of images as the last dimension of a tensor that is like what goes in in all but
-    /// this.
+    /// Converts the pixels of images to a tensor like the input, except for the last dimension.
     fn unpixel(&self, images: CubeTensor, features: usize) -> CubeTensor {
         let before = self.shape.num_dims().saturating_sub(1);
         let before = self.shape.iter().copied().take(before);
@@ -120,7 +121,7 @@ impl Product for Linear {
         weight: CubeTensor,
         plus: Option<CubeTensor>,
     ) -> CubeTensor {
-        // It is in the right order already: its numbers are matrices of a column each.
+        // It already has the right order: its numbers are matrices of one column each.
         let weight = self
             .forward
             .arranged(weight, &self.forward.images, |sizes| Matrices {

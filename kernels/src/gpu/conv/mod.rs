@@ -1,11 +1,11 @@
 //! Convolutions and linear layers on NVIDIA's tensor cores, with their gradients, as implicit
-//! products of matrices: nothing but images, weights and results is written to memory. What is in
-//! f32 is [`super::split`] before.
+//! matrix products: only images, weights and results are stored in memory. Numbers in f32 are
+//! [`super::split`] first.
 //!
 //! Chetlur et al. 2014, <https://arxiv.org/abs/1410.0759>, describe the method; CUTLASS's `conv`
 //! (its "optimized" iterators for two-dimensional convolutions) is the reference. Burn's own
-//! (cubek-convolution 0.3.1) keep one stage of at most 64 by 64 in shared memory, and make that
-//! smaller instead of dividing the long sum of a weight's gradient.
+//! convolution (cubek-convolution 0.3.1) keeps one stage of at most 64 by 64 in shared memory, and
+//! shrinks it instead of dividing the long sum of a weight's gradient.
 
 mod arrange;
 mod check;
@@ -40,16 +40,19 @@ use crate::gpu::ConvOptions;
 use geometry::Geometry;
 use launch::Convolution;
 
-/// `x ⊛ weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions;
-/// otherwise nothing. `weight` may be in f32: it is rounded to the type of `x`, and its gradient is
-/// not. Of numbers in f32 sixteen bits are multiplied.
+/// Computes `x ⊛ weight + bias + plus` on tensor cores, or returns `None` if they do not support
+/// it.
 ///
-/// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias`
-/// \[out\], the result \[batch, out, out height, out width\]; in memory its channels come last, as
-/// those of `x` and `plus` do best. Sums are in f32, in which the bias is read too.
+/// They support `x` in f32, f16 or bf16 on a GPU with the instructions. `x` is \[batch, in, height,
+/// width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the result \[batch,
+/// out, out height, out width\]. The result lies channels-last in memory; `x` and `plus` are
+/// fastest in the same layout. `weight` may be in f32: it is rounded to the type of `x`, and its
+/// gradient is not. Of f32 numbers, sixteen bits are multiplied. Sums are in f32, and so is the
+/// bias.
 ///
 /// # Panics
-/// If they are not on a device that [`crate::gpu::is_gpu`].
+///
+/// Panics unless [`crate::gpu::is_gpu`] is true for the tensors' device.
 pub fn conv2d(
     x: &Tensor<4>,
     weight: &Tensor<4>,
@@ -65,11 +68,12 @@ pub fn conv2d(
     Some(operation::apply(convolution, x, weight, bias, plus))
 }
 
-/// Whether [`conv2d`] and [`linear`] are for `device`: it has the instructions for f16 and bf16, in
-/// which f32 is split.
+/// Returns true if `device` supports [`conv2d`] and [`linear`]: it has the instructions for f16 and
+/// bf16, into which f32 is split.
 ///
 /// # Panics
-/// If it is not one that [`crate::gpu::is_gpu`].
+///
+/// Panics unless [`crate::gpu::is_gpu`] is true for the device.
 pub fn multiplies_on(device: &Device) -> bool {
     let one = primitive(Tensor::<1>::zeros([1], &device.clone().inner()));
     [DType::F16, DType::BF16].map(|dtype| has_instructions(&one.client, dtype)) == [true; 2]

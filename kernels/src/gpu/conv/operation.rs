@@ -1,4 +1,4 @@
-//! How products enter Burn's graph.
+//! Products as operations in Burn's graph.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use burn_cubecl::tensor::CubeTensor;
 
 use crate::branches;
 
-/// A layer that multiplies its input with a weight and may add to that, as an operation of the
+/// A layer that multiplies its input by a weight, with optional addends, as an operation of the
 /// graph.
 pub(super) trait Product: Debug + Send + Sync + 'static {
-    /// The result.
+    /// Computes the result.
     fn forward(&self, input: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor;
 
-    /// The gradient of the result as it is multiplied, for the two that follow.
+    /// Converts the result's gradient to a factor for the next two functions.
     fn factor(&self, dy: CubeTensor) -> CubeTensor;
 
-    /// That of the input for the gradient of the result, which is a [`Self::factor`], and `plus`,
-    /// which is like the input.
+    /// Computes the input's gradient from a [`Self::factor`] of the result's gradient, and adds
+    /// `plus`, which is like the input.
     fn gradient_of_input(
         &self,
         dy: CubeTensor,
@@ -33,8 +33,8 @@ pub(super) trait Product: Debug + Send + Sync + 'static {
         plus: Option<CubeTensor>,
     ) -> CubeTensor;
 
-    /// That of the weight, in its type, for the same, and that of the bias, in f32, if its sums
-    /// over all pixels are `for_bias`.
+    /// Computes the weight's gradient, in the weight's type, and the bias's, in f32, as the sums of
+    /// `for_bias` over all pixels.
     fn gradients_of_parameters(
         &self,
         input: CubeTensor,
@@ -42,15 +42,15 @@ pub(super) trait Product: Debug + Send + Sync + 'static {
         for_bias: Option<CubeTensor>,
     ) -> (CubeTensor, Option<CubeTensor>);
 
-    /// That of the bias alone, in f32.
+    /// Computes the bias's gradient alone, in f32.
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor;
 }
 
-/// What is added to a product.
+/// Addends of a product.
 pub(super) struct Addends {
-    /// For every channel, in f32.
+    /// One number for every channel, in f32.
     pub bias: Option<CubeTensor>,
-    /// For every number of the result, in its type.
+    /// One number for every number of the result, in its type.
     pub plus: Option<CubeTensor>,
 }
 
@@ -80,15 +80,14 @@ impl Addends {
         }
     }
 
-    /// Whether there is a bias, and something for every number.
+    /// Returns the presence of a bias and of a full addend.
     pub fn are_there(&self) -> [bool; 2] {
         [self.bias.is_some(), self.plus.is_some()]
     }
 }
 
-/// The result of `product` for an input, a weight, a bias, which is read in f32, and what is added
-/// to the result. That is added in the same kernel if it is of the shape that is said and of the
-/// type of the input.
+/// Applies `product` to an input and a weight, and adds a bias (read in f32) and `plus`. The same
+/// kernel adds `plus` if it has the given shape and the input's type.
 pub(super) fn apply<const D: usize, const W: usize>(
     product: Arc<dyn Product>,
     input: &Tensor<D>,
@@ -210,8 +209,8 @@ impl<C: CheckpointStrategy> ProductOps for Autodiff<Cube, C> {
     }
 }
 
-/// Adds the operation to the graph. Backward reads input and weight, which come first; then come a
-/// bias, if there is one, and what is added to the result.
+/// Adds the operation to the graph. Backward reads input and weight, the first two inputs; the
+/// optional bias and the optional addend follow.
 fn record<C: CheckpointStrategy, const N: usize>(
     inputs: [&FloatTensor<Autodiff<Cube, C>>; N],
     has_bias: bool,
@@ -234,7 +233,7 @@ fn record<C: CheckpointStrategy, const N: usize>(
     }
 }
 
-/// What is kept from forward to backward.
+/// State kept from forward to backward.
 #[derive(Clone, Debug)]
 struct State {
     input: NodeId,
@@ -279,7 +278,7 @@ impl<const N: usize> Backward<Cube, N> for ProductBackward {
         }
         match to_plus {
             Some(to) => branches::register::<Cube>(grads, to.id, dy),
-            // The next gradient may take its memory.
+            // The next gradient may reuse its memory.
             None => drop(dy),
         }
         if let Some((to, factor)) = to_input.zip(factor) {

@@ -1,5 +1,5 @@
-//! Adds up the parts that the gradient of a convolution's weight is computed in, one after the
-//! other, and brings it into the order and the type that the weight has.
+//! Adds the parts of a convolution's weight gradient one after the other, and converts the sum to
+//! the order and type of the weight.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
@@ -10,17 +10,17 @@ use super::super::matrix::{address, arg};
 use super::super::sums::{UNITS, cube};
 use super::shape::Slide;
 
-/// Numbers of a vector of a part, as it is read here.
+/// Vector length of a part as it is read here.
 const VECTOR: usize = 4;
 
-/// Channels of a feature that a cube has at once, at most: with a window of nine places a vector
-/// for almost every unit.
+/// Largest number of a feature's channels in a cube: with a window of nine places, one vector for
+/// almost every unit.
 const CHANNELS: usize = 112;
 
-/// Numbers that a cube has in shared memory, at most.
+/// Largest number of values of a cube in shared memory.
 const IN_CUBE: usize = 8192;
 
-/// How the sum is divided.
+/// Division of the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parts {
     pub count: u32,
@@ -28,7 +28,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// At most `count` parts of a sum of so many steps.
+    /// Divides a sum of `steps` steps into at most `count` parts.
     pub fn new(steps: u32, count: u32) -> Self {
         let of_part = steps.div_ceil(count.max(1)).max(1);
         Self {
@@ -38,25 +38,25 @@ impl Parts {
     }
 }
 
-/// How numbers come from the order of parts, \[features, window, channels\], to that of the weight,
+/// Conversion from the order of parts, \[features, window, channels\], to that of the weight,
 /// \[outputs, inputs, window\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Arrangement {
-    /// It is the same, in whole vectors.
+    /// Both orders are equal, in whole vectors.
     Same,
-    /// A cube has so many channels of a feature in shared memory, and writes what lies beside one
-    /// another.
+    /// A cube holds this many channels of a feature in shared memory, and writes adjacent numbers.
     InCubes { channels: usize },
-    /// A unit writes a vector's numbers where they belong: there is no memory for the windows of
-    /// four channels.
+    /// A unit scatters a vector's numbers, because shared memory cannot hold the windows of four
+    /// channels.
     Scattered,
 }
 
 impl Arrangement {
-    /// For `depth` channels of a part, of which `inputs` are the weight's.
+    /// Chooses the conversion for `depth` channels of a part, of which `inputs` belong to the
+    /// weight.
     fn of(window: usize, depth: usize, inputs: usize) -> Self {
         let most = (IN_CUBE / window).min(CHANNELS) / VECTOR;
-        // As many for each cube.
+        // The same number for each cube.
         let mut channels = (1..=most).rev().map(|vectors| vectors * VECTOR);
         let channels = channels.find(|channels| depth.is_multiple_of(*channels));
         match channels {
@@ -66,7 +66,7 @@ impl Arrangement {
         }
     }
 
-    /// Cubes for so many features, each of so many channels and places under the window.
+    /// Returns the number of cubes for these features, channels and places of the window.
     fn cubes(self, [features, depth, window]: [usize; 3]) -> usize {
         match self {
             Self::InCubes { channels } => features * (depth / channels),
@@ -74,7 +74,7 @@ impl Arrangement {
         }
     }
 
-    /// Numbers of a vector that is written.
+    /// Returns the vector length of the writes.
     const fn written(self) -> usize {
         match self {
             Self::Same => VECTOR,
@@ -83,9 +83,9 @@ impl Arrangement {
     }
 }
 
-/// Adds up `count` parts of `slide` to `out`, \[outputs, inputs, window height, window width\].
-/// Features and channels behind `outputs` and `inputs` are left out. The parts of a bias's gradient
-/// are added up beside it, in the same kernel, if its vectors are [`fits_beside`].
+/// Adds `count` parts of `slide` into `out`, \[outputs, inputs, window height, window width\].
+/// Drops features and channels beyond `outputs` and `inputs`. Adds the parts of a bias's gradient
+/// in the same kernel if [`fits_beside`] allows it.
 pub(super) fn add_up(
     sums: &CubeTensor,
     out: &CubeTensor,
@@ -99,7 +99,7 @@ pub(super) fn add_up(
     let order = Arrangement::of(window, depth, inputs as usize);
     let cubes = order.cubes([slide.features as usize, depth, window]);
     let cubes_of_bias = bias.map_or(0, |bias| bias.division.cubes_to_finish());
-    // SAFETY: each vector of `sums` is read by a unit of its own, or by a cube's, and written are
+    // SAFETY: each vector of `sums` is read by a unit of its own, or by a cube's; writes go to
     // numbers that `out` has; columns of the bias are written by units that have checked them.
     unsafe {
         add_parts::launch_unchecked(
@@ -111,7 +111,7 @@ pub(super) fn add_up(
             order.written(),
             arg(sums),
             arg(out),
-            // Something must be given where there is none.
+            // A placeholder if absent.
             arg(bias.map_or(sums, |bias| &bias.sums)),
             arg(bias.map_or(sums, |bias| &bias.out)),
             bias.map_or(0, |bias| bias.division.parts),
@@ -130,14 +130,14 @@ pub(super) fn add_up(
     }
 }
 
-/// Whether a bias's parts can be added up beside those of a weight.
+/// Returns true if one kernel can add a bias's parts and a weight's.
 pub(super) fn fits_beside(bias: &ColumnSums) -> bool {
     bias.vector == VECTOR
 }
 
-/// Adds up the parts, \[features, window, channels\] each.
+/// Adds the parts, \[features, window, channels\] each.
 ///
-/// With `has_bias` the cubes behind the first `cubes` add up the parts of the gradient of a bias.
+/// With `has_bias`, the cubes after the first `cubes` add the parts of a bias's gradient.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn add_parts<F: Float, Q: Size, R: Size>(
     parts: &[Vector<f32, Q>],
@@ -176,7 +176,7 @@ fn add_parts<F: Float, Q: Size, R: Size>(
     }
 }
 
-/// Of a part and of the gradient; `depth` in vectors.
+/// Sizes of a part and of the gradient; `depth` in vectors.
 #[derive(CubeType)]
 struct Sizes {
     features: usize,
@@ -204,7 +204,7 @@ fn add_in_order<F: Float, Q: Size, R: Size>(
     }
 }
 
-/// The sum of the vector at `at` of all parts, which have `vectors` each.
+/// Returns the sum of the vector at `at` over all parts, which have `vectors` vectors each.
 #[cube]
 fn sum<Q: Size>(
     parts: &[Vector<f32, Q>],
@@ -252,7 +252,7 @@ fn add_in_units<F: Float, Q: Size, R: Size>(
     }
 }
 
-/// Some channels of a feature by this cube.
+/// Adds some channels of a feature in this cube.
 #[cube]
 fn add_in_cubes<F: Float, Q: Size, R: Size>(
     parts: &[Vector<f32, Q>],
@@ -262,7 +262,7 @@ fn add_in_cubes<F: Float, Q: Size, R: Size>(
     #[comptime] channels: usize,
 ) {
     let window = comptime!(sizes.window);
-    // So that places of the window, which are written beside one another, lie in different banks.
+    // Puts places of the window, whose writes are adjacent, into different banks.
     let pitch = comptime!(channels + VECTOR);
     let mut exchanged = Shared::<[f32]>::new_slice(comptime!(window * pitch));
     let width = Q::value();

@@ -1,4 +1,4 @@
-//! Which tiles a product may be computed in, by what it would take on a GPU like an H100.
+//! The choice of tiles for a product, by an estimate of its time on a GPU like an H100.
 
 use super::halo::Halo;
 use super::parts::Parts;
@@ -7,40 +7,40 @@ use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
 use super::tune::CANDIDATES;
 use super::weights;
 
-/// What a number of a part takes to be written and read again, in the unit of [`Tile::step_time`]:
-/// 8 bytes at 3 TB/s, where each of 132 processors takes 65 such units in a nanosecond with `mma`,
-/// for each hundredth of which this is. An estimate, not measured.
+/// Time to write and read a number of a part, in the unit of [`Tile::step_time`] and to be
+/// multiplied by [`Instruction::factor`]: 8 bytes at 3 TB/s, where each of 132 SMs takes 65 such
+/// units in a nanosecond with `mma`, whose factor is 100. An estimate, not measured.
 const NUMBER: f64 = 0.0017;
 
-/// How many times the cubes of a gradient fill all processors, at most.
+/// Largest number of times that the cubes of a gradient fill all SMs.
 const WAVES: u32 = 8;
 
-/// Bytes of all parts of a gradient, at most, unless one of them takes more: cubecl takes its
-/// memory in pages that are as large as the largest tensor, so that this one would decide what all
-/// the others take.
+/// Largest size in bytes of all parts of a gradient, unless one part is larger. cubecl's memory
+/// pages are as large as the largest tensor, so a larger one would determine the memory of all
+/// others.
 const PARTS: u32 = 64 << 20;
 
-/// A GPU as far as it matters.
+/// The relevant properties of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gpu {
     pub processors: u32,
-    /// Shared memory of a cube at most, in bytes.
+    /// Largest shared memory of a cube in bytes.
     pub memory: usize,
-    /// What its convolutions multiply with.
+    /// Instruction for its convolutions.
     pub instruction: Instruction,
-    /// Whether sources may stay in it.
+    /// True if sources may stay in shared memory.
     pub halos: bool,
 }
 
 impl Gpu {
-    /// What so many cubes take, of so many steps each.
+    /// Returns the time of `cubes` cubes of `steps` steps each.
     fn time(self, tile: Tile, slide: Slide, cubes: u32, steps: u32) -> f64 {
         let waves = cubes.div_ceil(self.processors.max(1) * tile.at_once());
         f64::from(waves) * (f64::from(steps) + tile.beside_steps()) * tile.step_time(slide)
     }
 
-    /// For a convolution of so many images, or the gradient of these: the fastest first, by what is
-    /// expected.
+    /// Returns the tiles for a convolution of `batch` images, or for the images' gradient, the one
+    /// expected to be fastest first.
     pub fn tiles(self, slide: Slide, batch: u32) -> Vec<Tile> {
         let halo = |tile: Tile| {
             let halo = Halo::of(&tile, slide, batch).filter(|_| self.halos)?;
@@ -56,8 +56,8 @@ impl Gpu {
         })
     }
 
-    /// For the gradient of a convolution's weight, over so many pixels: the fastest first, in the
-    /// parts that are best for it.
+    /// Returns the tiles for the weight's gradient over `pixels` pixels, the one expected to be
+    /// fastest first, and the best division into parts.
     pub fn tiles_and_parts(self, slide: Slide, pixels: u32) -> (Vec<Tile>, Parts) {
         let numbers = slide.features * slide.under_window();
         let steps = pixels.div_ceil(STAGE_DEPTH as u32);
@@ -72,7 +72,7 @@ impl Gpu {
                 parts.steps * slide.terms(),
             ) + written
         };
-        // As many parts as fill the processors once, or twice, and so on.
+        // As many parts as fill the SMs once, twice, and so on.
         let fastest = |tile: Tile| {
             let at_once = self.processors * tile.at_once();
             let most = (PARTS / size_of::<f32>() as u32 / numbers.max(1)).max(1);
@@ -88,12 +88,12 @@ impl Gpu {
         (self.sorted(tiles(), |tile| time(tile, parts)), parts)
     }
 
-    /// Those for which there is memory, the least `time` first, which is computed once for each.
+    /// Returns the tiles that fit into memory, sorted by `time`, which is computed once for each.
     fn sorted(self, tiles: impl Iterator<Item = Tile>, time: impl Fn(&Tile) -> f64) -> Vec<Tile> {
         let timed = self.fitting(tiles).map(|tile| (time(&tile), tile));
         let mut timed: Vec<(f64, Tile)> = timed.collect();
         timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        // A weight lies in one way for all of them.
+        // The weight has the same layout for all of them.
         let has_halo = |tile: &Tile| tile.halo.is_some();
         let best = timed.first().map(|(_, tile)| has_halo(tile));
         let tiles = timed.into_iter().map(|(_, tile)| tile);
@@ -101,7 +101,7 @@ impl Gpu {
         tiles.take(CANDIDATES).collect()
     }
 
-    /// Those for which there is memory.
+    /// Returns the tiles that fit into memory.
     fn fitting(self, tiles: impl Iterator<Item = Tile>) -> impl Iterator<Item = Tile> {
         tiles.filter(move |tile| tile.bytes() <= self.memory)
     }
@@ -124,7 +124,7 @@ mod tests {
         ..H100
     };
 
-    /// A convolution that keeps the size.
+    /// Returns a convolution that keeps the image size.
     fn slide(size: u32, depth: u32, features: u32) -> Slide {
         Slide {
             source: [size; 2],
@@ -164,7 +164,7 @@ mod tests {
             ..slide(32, 160, 160)
         };
         assert!(!stays(one, 256));
-        // Of the pixels of a square nine would be an image's.
+        // Nine of a square's pixels would belong to an image.
         assert!(!stays(slide(3, 64, 64), 1 << 16));
     }
 

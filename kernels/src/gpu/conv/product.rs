@@ -1,7 +1,7 @@
-//! The product that both kernels are: factors are copied into shared memory while tensor cores
-//! compute with those that came before, and sums stay in the registers of a plane.
+//! The matrix product shared by both kernels. It copies factors into shared memory while tensor
+//! cores work on earlier ones; the sums stay in the registers of a plane.
 //!
-//! Stages take turns as in CUTLASS's `MmaMultistage`.
+//! Stages rotate as in CUTLASS's `MmaMultistage`.
 
 use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;
@@ -11,12 +11,12 @@ use super::super::warpgroup::PLANES;
 use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
 use super::warpgroups;
 
-/// Brings factors into shared memory.
+/// Copies factors into shared memory.
 #[cube]
 pub(super) trait Feed {
-    /// Begins one of a unit's copies ([`Tile::copies`]) of what a step multiplies, from `first` or
-    /// `second` to the stage at vector `to` of `stages`, in the order of `tile`; of zeros for a
-    /// step that is not there.
+    /// Begins one of a unit's copies ([`Tile::copies`]) for a step, from `first` or `second` to the
+    /// stage at vector `to` of `stages`, in the order of `tile`. Copies zeros for a step that does
+    /// not exist.
     fn begin<F: Float, V: Size>(
         &self,
         first: &[Vector<F, V>],
@@ -30,7 +30,7 @@ pub(super) trait Feed {
     );
 }
 
-/// The product of what `feed` brings in `steps` steps.
+/// Computes the product of the factors of `steps` steps from `feed`.
 #[cube]
 pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     feed: &From,
@@ -64,7 +64,7 @@ pub(super) fn begin_step<F: Float, V: Size, From: Feed + CubeType>(
     commit();
 }
 
-/// The same by planes that each multiply for themselves.
+/// Computes the same with planes that multiply independently.
 #[cube]
 fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
     feed: &From,
@@ -95,7 +95,7 @@ fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
     let beside = comptime!(tile.tiles[1] / 2);
     let groups = comptime!(STAGE_DEPTH / DEPTH * beside);
     for step in 0..steps {
-        // What this step needs is there, and nobody computes with what the step before needed.
+        // The data of this step has arrived, and no unit still reads the previous step's stage.
         wait(comptime!(tile.stages - 2));
         sync_cube();
         let stage = stage_of(step, tile);
@@ -108,8 +108,8 @@ fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
             for two in 0..beside {
                 let group = comptime!(deep * beside + two);
                 let columns = columns::<F, V>(&stages, stage, deep, two, tile);
-                // Among the products, so that they are addressed while tensor cores compute.
-                // Without a branch, which would end what a compiler orders at once.
+                // Between the products, so that addresses are computed while tensor cores work.
+                // Without a branch, because a branch would limit the compiler's reordering.
                 #[unroll]
                 for copy in
                     comptime!(copies * group / groups)..comptime!(copies * (group + 1) / groups)
@@ -124,20 +124,20 @@ fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
     sums
 }
 
-/// The first vector of a step's stage.
+/// Returns the first vector of a step's stage.
 #[cube]
 pub(super) fn stage_of(step: u32, #[comptime] tile: Tile) -> u32 {
     step % comptime!(tile.stages as u32) * comptime!(tile.stage_vectors())
 }
 
-/// The first row and column of this unit's plane in its cube.
+/// Returns the first row and column of this unit's plane in its cube.
 #[cube]
 fn corner_of_plane(#[comptime] tile: Tile) -> (u32, u32) {
     let plane = UNIT_POS / comptime!(LANES as u32);
     let beside = comptime!(tile.planes[1] as u32);
     let row = match comptime!(tile.instruction) {
         Instruction::Mma => plane / beside * comptime!(tile.plane_rows() as u32),
-        // A block of a group, one below the other, has sixteen rows of each plane.
+        // Each plane has sixteen rows of each block of a group; blocks are stacked.
         Instruction::Wgmma => {
             plane / comptime!(PLANES as u32) * comptime!((PLANES * tile.plane_rows()) as u32)
                 + plane % comptime!(PLANES as u32) * comptime!(ROWS as u32)
@@ -146,20 +146,21 @@ fn corner_of_plane(#[comptime] tile: Tile) -> (u32, u32) {
     (row, plane % beside * comptime!(tile.plane_columns() as u32))
 }
 
-/// The row of this unit's first pair in its cube, and the column of its plane. Other pairs are
-/// [`row_of_pair`] below.
+/// Returns the row of this unit's first pair in its cube, and the column of its plane. The other
+/// pairs are [`row_of_pair`] below.
 #[cube]
 pub(super) fn row_and_column(#[comptime] tile: Tile) -> (u32, u32) {
     let (row, column) = corner_of_plane(tile);
     (row + UNIT_POS % comptime!(LANES as u32) / 4, column)
 }
 
-/// How far below the first pair a unit's others are, two of each instruction.
+/// Returns the distance in rows from a unit's first pair to another, with two pairs per
+/// instruction.
 pub(super) const fn row_of_pair(pair: usize, tile: Tile) -> u32 {
     (pair / 2 * tile.rows_apart() + pair % 2 * ROWS / 2) as u32
 }
 
-/// The rows of this plane in the stage that begins at vector `stage`, at one of its depths.
+/// Reads the rows of this plane in the stage that begins at vector `stage`, at one of its depths.
 #[cube]
 fn rows<F: Float, V: Size>(
     stages: &[Vector<F, V>],
@@ -184,7 +185,7 @@ fn rows<F: Float, V: Size>(
     rows
 }
 
-/// The columns of this plane for two instructions beside one another.
+/// Reads the columns of this plane for two adjacent instructions.
 #[cube]
 fn columns<F: Float, V: Size>(
     stages: &[Vector<F, V>],
@@ -206,7 +207,7 @@ fn columns<F: Float, V: Size>(
     )
 }
 
-/// Adds the products of all rows and two instructions' columns.
+/// Adds the products of all rows and the columns of two instructions.
 #[cube]
 fn multiply<F: Float>(
     rows: &Sequence<Array<Vector<F, Pair>>>,
@@ -230,8 +231,9 @@ fn multiply<F: Float>(
     }
 }
 
-/// The vector of the first factor's stage that this lane names to `ldmatrix`, for 16 rows from
-/// `row` on. The four matrices are both halves of the rows at the first depth, then at the second.
+/// Returns the vector of the first factor's stage that this lane passes to `ldmatrix`, for 16 rows
+/// from `row` on. The four matrices are both halves of the rows at the first depth, then at the
+/// second.
 #[cube]
 fn of_first(row: u32, #[comptime] deep: usize, #[comptime] tile: Tile) -> u32 {
     let lane = UNIT_POS % comptime!(LANES as u32);
@@ -250,8 +252,8 @@ fn of_first(row: u32, #[comptime] deep: usize, #[comptime] tile: Tile) -> u32 {
     }
 }
 
-/// The same of the second factor, for 16 columns from `column` on. The four matrices are both
-/// depths of the first half of the columns, then of the second.
+/// Returns the vector of the second factor's stage for 16 columns from `column` on. The four
+/// matrices are both depths of the first half of the columns, then of the second.
 #[cube]
 fn of_second(column: u32, #[comptime] deep: usize, #[comptime] tile: Tile) -> u32 {
     let lane = UNIT_POS % comptime!(LANES as u32);

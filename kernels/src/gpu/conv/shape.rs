@@ -1,4 +1,4 @@
-//! What slides over what: all that a kernel is compiled for but the number of images.
+//! Compile-time sizes of a convolution or its gradient: everything except the number of images.
 
 use super::super::split::{HALVES, TERMS};
 use super::super::tensor_cores::Keep;
@@ -7,9 +7,9 @@ use super::tile::{STAGE_DEPTH, Tile};
 /// A convolution, or the gradient of its images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slide {
-    /// Height and width of what is read.
+    /// Height and width of the source.
     pub source: [u32; 2],
-    /// Channels of what is read.
+    /// Channels of the source.
     pub depth: u32,
     /// Height and width of the result.
     pub result: [u32; 2],
@@ -17,19 +17,19 @@ pub(super) struct Slide {
     pub features: u32,
     /// Height and width of the window.
     pub window: [u32; 2],
-    /// Steps of the window in the convolution.
+    /// Stride of the convolution's window.
     pub stride: [u32; 2],
     /// Zeros around the images of the convolution: above and below, left and right.
     pub padding: [u32; 2],
-    /// Whether this is the gradient, and `source` that of the convolution's result.
+    /// True for the gradient; `source` is then the gradient of the convolution's result.
     pub back: bool,
-    /// Whether numbers are split in halves.
+    /// True if numbers are split into halves.
     pub split: bool,
 }
 
 impl Slide {
-    /// Pixels of the result that see the same part of the window: all of a convolution's; those of
-    /// its gradient that are a stride apart.
+    /// Returns the result's pixels that see the same part of the window: all pixels of a
+    /// convolution; those of its gradient that are a stride apart.
     pub const fn grid(&self) -> [u32; 2] {
         let [height, width] = self.result;
         match self.back {
@@ -41,7 +41,7 @@ impl Slide {
         }
     }
 
-    /// How many grids the result is made of.
+    /// Returns the number of grids in the result.
     pub const fn grids(&self) -> u32 {
         match self.back {
             true => self.stride[0] * self.stride[1],
@@ -49,7 +49,7 @@ impl Slide {
         }
     }
 
-    /// Cubes for the rows of the product of so many images, those of one grid.
+    /// Returns the cubes along the product's rows, for the images of one grid.
     pub fn below(&self, tile: Tile, batch: u32) -> u32 {
         let [height, width] = self.grid();
         match tile.halo {
@@ -58,18 +58,18 @@ impl Slide {
         }
     }
 
-    /// Cubes for the columns of the product.
+    /// Returns the cubes along the product's columns.
     pub const fn beside(&self, tile: Tile) -> u32 {
         self.features.div_ceil(tile.columns() as u32)
     }
 
-    /// Whether a step's numbers are channels of one place under the window.
+    /// Returns true if the numbers of a step are channels of one place in the window.
     pub const fn is_divided(&self) -> bool {
         self.depth.is_multiple_of(STAGE_DEPTH as u32)
     }
 
-    /// What is read lies under the window several times, mostly; CUTLASS's convolutions keep it
-    /// near, and weights far.
+    /// The source usually lies under the window several times. CUTLASS's convolutions keep it in
+    /// the near cache, and weights in the far one.
     pub const fn keep(&self) -> Keep {
         match self.window {
             [1, 1] => Keep::Far,
@@ -77,17 +77,17 @@ impl Slide {
         }
     }
 
-    /// Numbers that a number is the sum of, in what is read.
+    /// Returns the number of halves per number of the source.
     pub const fn halves(&self) -> u32 {
         if self.split { HALVES } else { 1 }
     }
 
-    /// Products that a product of two numbers is the sum of.
+    /// Returns the number of products that replace a product of two numbers.
     pub const fn terms(&self) -> u32 {
         if self.split { TERMS } else { 1 }
     }
 
-    /// Numbers under the window.
+    /// Returns the number of values under the window.
     pub const fn under_window(&self) -> u32 {
         self.window[0] * self.window[1] * self.depth
     }

@@ -1,8 +1,7 @@
-//! The convolution and the gradient of its images, as one product of matrices that are never
-//! written out: a row per pixel of the result, a column per channel of it, and a sum over what lies
-//! under the window.
+//! The convolution and the gradient of its images as one implicit matrix product: a row per result
+//! pixel, a column per result channel, and a sum over the values under the window.
 //!
-//! Images are \[batch, height, width, channels\], a weight is \[channels of the result, window
+//! Images are \[batch, height, width, channels\]; a weight is \[channels of the result, window
 //! rows, window columns, channels of the source\].
 
 use cubecl::prelude::*;
@@ -16,14 +15,13 @@ use super::product::{Feed, FeedExpand, product, row_and_column, row_of_pair};
 use super::shape::Slide;
 use super::tile::{Instruction, STAGE_DEPTH, Tile};
 
-/// Vectors of a row of a stage.
+/// Vectors per row of a stage.
 const CHUNKS: usize = STAGE_DEPTH / VECTOR;
 
-/// Rows of a stage that a plane copies at once: neighbouring lanes write to different banks.
+/// Rows of a stage that a plane copies at once; neighbouring lanes write to different banks.
 const AT_ONCE: usize = LANES / CHUNKS;
 
-/// Writes the result, `rows` pixels of each grid. Of `bias` and `plus` nothing is read unless
-/// `added` says so.
+/// Writes the result, `rows` pixels of each grid. Reads `bias` and `plus` only if `added` says so.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn convolve<F: Float, V: Size, R: Float, Q: Size>(
     source: &[Vector<F, V>],
@@ -45,7 +43,7 @@ pub(super) fn convolve<F: Float, V: Size, R: Float, Q: Size>(
     write::<R, Q>(&sums, bias, plus, out, rows, added, slide, tile);
 }
 
-/// The product with a source that is copied anew for each place of the window.
+/// Computes the product with a source that is copied again for each place of the window.
 #[cube]
 fn in_stages<F: Float, V: Size>(
     source: &[Vector<F, V>],
@@ -73,7 +71,7 @@ struct Window {
     first_column: u32,
     rows: u32,
     columns: u32,
-    /// Places of it, and columns, or one where a grid sees nothing: what is divided by.
+    /// Divisors: the places of the window part and its columns, or one where a grid sees nothing.
     by_places: u32,
     by_columns: u32,
 }
@@ -110,11 +108,11 @@ impl Window {
     }
 }
 
-/// The pixels under the window's first number, for the rows of the product that a unit copies. What
-/// is above or left of an image has very large coordinates.
+/// The pixels under the window's first number, for the product rows that a unit copies. Pixels
+/// above or to the left of an image have very large coordinates.
 #[derive(CubeType)]
 struct Corners {
-    /// Among the pixels of all images.
+    /// Index among the pixels of all images.
     pixel: Array<u32>,
     row: Array<u32>,
     column: Array<u32>,
@@ -137,7 +135,7 @@ fn corners(rows: u32, #[comptime] slide: Slide, #[comptime] tile: Tile) -> Corne
         let column = at % width;
         let (row, column) = if comptime!(slide.back) {
             let [down, beside] = comptime!(slide.stride);
-            // Multiplied by the stride, then divided: rounded down as the window's first row is.
+            // Multiplied by the stride, then divided: rounded down like the window's first row.
             let row = row * down + CUBE_POS_Z / beside + comptime!(slide.padding[0]);
             let column = column * beside + CUBE_POS_Z % beside + comptime!(slide.padding[1]);
             (row / down, column / beside)
@@ -155,19 +153,19 @@ fn corners(rows: u32, #[comptime] slide: Slide, #[comptime] tile: Tile) -> Corne
     corners
 }
 
-/// The first row of this cube.
+/// Returns the first row of this cube.
 #[cube]
 fn first_row(#[comptime] slide: Slide, #[comptime] tile: Tile) -> u32 {
     CUBE_POS_X / comptime!(slide.beside(tile)) * comptime!(tile.rows() as u32)
 }
 
-/// The first column of this cube.
+/// Returns the first column of this cube.
 #[cube]
 pub(super) fn first_column(#[comptime] slide: Slide, #[comptime] tile: Tile) -> u32 {
     CUBE_POS_X % comptime!(slide.beside(tile)) * comptime!(tile.columns() as u32)
 }
 
-/// A row of a stage that this unit copies to.
+/// Returns a stage's row to which this unit copies.
 #[cube]
 pub(super) fn row_of_unit(#[comptime] i: usize, #[comptime] tile: Tile) -> u32 {
     UNIT_POS / comptime!(LANES as u32) * comptime!(AT_ONCE as u32)
@@ -175,13 +173,13 @@ pub(super) fn row_of_unit(#[comptime] i: usize, #[comptime] tile: Tile) -> u32 {
         + comptime!((i * AT_ONCE * tile.all_planes()) as u32)
 }
 
-/// The vector of a row that this unit copies to.
+/// Returns the vector of a row to which this unit copies.
 #[cube]
 pub(super) fn chunk_of_unit() -> u32 {
     UNIT_POS % comptime!(LANES as u32) / comptime!(AT_ONCE as u32)
 }
 
-/// Where a vector of a row of a stage's factor is, whose rows are so far apart.
+/// Returns the place of a row's vector in a stage whose rows are `pitch` apart.
 #[cube]
 fn in_stage(row: u32, chunk: u32, #[comptime] pitch: u32, #[comptime] tile: Tile) -> u32 {
     match comptime!(tile.instruction) {
@@ -190,7 +188,7 @@ fn in_stage(row: u32, chunk: u32, #[comptime] pitch: u32, #[comptime] tile: Tile
     }
 }
 
-/// What a step multiplies: a row per pixel of what lies under its window, and the weight.
+/// Factors of a step: the values under the window of each pixel, and the weight.
 #[derive(CubeType)]
 struct UnderWindow {
     corners: Corners,
@@ -218,8 +216,8 @@ impl Feed for UnderWindow {
         let of_terms = comptime!(slide.terms() * vectors);
         let of_pixel = comptime!(slide.halves() * vectors);
         let in_window = self.window.rows * self.window.columns;
-        // Channels of all the window before more channels, where a step does not divide them: the
-        // pixels under neighbouring parts of the window are the same.
+        // If a step does not divide the channels, all window places come before more channels,
+        // because the pixels under neighbouring places are the same.
         let (at, vector) = if comptime!(slide.is_divided()) {
             let places = self.window.by_places;
             let chunk = step / places * comptime!(CHUNKS as u32) + chunk_of_unit();
@@ -312,7 +310,7 @@ fn copy_weight<F: Float, V: Size>(
     }
 }
 
-/// The pixel of a row of a cube, and whether it is one of the result.
+/// Returns the pixel of a cube's row, and whether it belongs to the result.
 #[cube]
 fn pixel_of(row: u32, rows: u32, #[comptime] slide: Slide, #[comptime] tile: Tile) -> (u32, bool) {
     match comptime!(tile.halo) {
@@ -321,7 +319,7 @@ fn pixel_of(row: u32, rows: u32, #[comptime] slide: Slide, #[comptime] tile: Til
     }
 }
 
-/// The same of a row of the product.
+/// Returns the pixel of a product's row, and whether it belongs to the result.
 #[cube]
 fn pixel_of_grid(row: u32, rows: u32, #[comptime] slide: Slide) -> (u32, bool) {
     let [height, width] = comptime!(slide.result);

@@ -1,65 +1,64 @@
-//! How a product of matrices is divided among cubes, planes and instructions.
+//! Division of a matrix product among cubes, planes and instructions.
 
 use super::super::tensor_cores::{COLUMNS, DEPTH, Keep, LANES, ROWS, VECTOR, VECTOR_BYTES};
 use super::super::warpgroup;
 use super::halo::Halo;
 use super::shape::Slide;
 
-/// How much of the sum is a stage: two instructions deep.
+/// Length of the sum per stage: two instructions deep.
 pub(super) const STAGE_DEPTH: usize = 2 * DEPTH;
 
-/// Stages, at most and at least: one is computed with while the others arrive; with `wgmma` two
-/// are.
+/// Smallest and largest number of stages. One is read while the others arrive; with `wgmma` two are
+/// read.
 const STAGES: [usize; 2] = [2, 4];
 const STAGES_OF_WARPGROUPS: [usize; 2] = [4, 5];
 
-/// Bytes of a processor's memory that warpgroups leave to its cache, which keeps what is copied
-/// again.
+/// Bytes of an SM's memory that warpgroups leave to its cache, which keeps repeated copies.
 const CACHE: usize = 64 << 10;
 
-/// What a plane of a warpgroup takes of a processor to issue a step's instructions, about 170 of
-/// them, in the unit of [`Tile::step_time`].
+/// Time of a warpgroup's plane on an SM to issue a step's instructions, about 170 of them, in the
+/// unit of [`Tile::step_time`].
 const ISSUED: f64 = 170.0 / 4.0 * 64.0;
 
-/// What shared memory and the cache in it take for a row or a column of a step's factors, in the
-/// unit of [`Tile::step_time`]: to give it to an instruction, and to take it from the second-level
-/// cache, or from its own, where it is read first. Of 128 bytes a clock, in which tensor cores take
-/// a step's sum for 64 numbers, copies of 64 bytes use half, and such as lie together, whole;
-/// counted by Nsight Compute on an H200, but for the last, which is by what it takes for the
-/// others.
+/// Time of shared memory and the cache in it for a row or a column of a step's factors, in the unit
+/// of [`Tile::step_time`]: to pass it to an instruction, and to fetch it from the L2 cache, or from
+/// its own where it is read first. Shared memory moves 128 bytes per clock, in which tensor cores
+/// compute a step's sum for 64 numbers; copies of 64 bytes use half of this bandwidth, adjacent
+/// ones all of it. Counted by Nsight Compute on an H200, except for the last, which is derived from
+/// the others.
 const GIVEN: f64 = 32.0;
 const TAKEN: f64 = 64.0;
 const TAKEN_TOGETHER: f64 = 32.0;
 const TAKEN_FROM_NEAR: f64 = 120.0;
 
-/// How much of what lies under the window several times comes from the second-level cache, with
-/// rows of pixels that follow each other. An estimate, not measured.
+/// Share of the repeated data under the window that comes from the L2 cache, for rows of
+/// consecutive pixels. An estimate, not measured.
 const OF_WINDOW: f64 = 0.35;
 
-/// Planes whose sums fit into the registers of a processor.
+/// Number of planes whose sums fit into the registers of an SM.
 const PLANES: usize = 8;
 
-/// Registers of a processor, and those of a unit of warpgroups beside its sums, about: with a
-/// source in stages, and with one that stays.
+/// Registers of an SM, and the approximate registers of a warpgroup's unit beside its sums: with a
+/// source in stages, and with a resident one.
 const REGISTERS: usize = 65_536;
 const BESIDE_SUMS: [usize; 2] = [46, 32];
 
-/// Shared memory that a processor with `wgmma` gives to cubes, in bytes.
+/// Shared memory in bytes that an SM with `wgmma` gives to cubes.
 const MEMORY: usize = 232_448;
 
-/// What multiplies matrices.
+/// The instruction that multiplies matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Instruction {
-    /// A plane, with factors that it has read from shared memory.
+    /// A plane multiplies factors that it has read from shared memory.
     Mma,
-    /// Four planes, with factors that are in shared memory.
+    /// Four planes multiply factors in shared memory.
     Wgmma,
 }
 
 impl Instruction {
-    /// Numbers of the result for which a processor's tensor cores take a step's sum in the time in
-    /// which a row or a column of a step's factors comes from the second-level cache: 5.5 TB/s for
-    /// the 132 processors of an H100, 550 or 800 TFLOP/s. Estimates, not measured.
+    /// Returns the number of result values whose step sums the tensor cores of an SM compute while
+    /// a row or a column of a step's factors arrives from the L2 cache: 5.5 TB/s for the 132 SMs of
+    /// an H100, 550 or 800 TFLOP/s. Estimates, not measured.
     pub const fn factor(self) -> f64 {
         match self {
             Self::Mma => 100.0,
@@ -68,7 +67,7 @@ impl Instruction {
     }
 }
 
-/// How the factors lie in a stage.
+/// Layout of the factors in a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Order {
     /// A row of the stage is a row of the first factor, or a column of the second.
@@ -78,22 +77,23 @@ pub(super) enum Order {
     Across,
 }
 
-/// What one cube computes: a part of the result that its planes have in their registers, over a sum
-/// that comes through shared memory in stages.
+/// The work of one cube: a part of the result, held in the registers of its planes, over a sum that
+/// passes through shared memory in stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tile {
-    /// Planes below and beside one another.
+    /// Number of planes along the rows and along the columns.
     pub planes: [usize; 2],
-    /// Instructions of a plane below and beside one another; an even number beside.
+    /// Instructions of a plane along the rows and along the columns; an even number along the
+    /// columns.
     pub tiles: [usize; 2],
     pub order: Order,
     pub stages: usize,
     pub instruction: Instruction,
-    /// If the first factor is not in stages.
+    /// Set if the first factor is not in stages.
     pub halo: Option<Halo>,
 }
 
-/// Planes and their tiles, below and beside one another.
+/// Planes and their tiles, along the rows and along the columns.
 type Sizes = ([usize; 2], [usize; 2]);
 
 /// Planes and their tiles for products whose columns are the channels of a result.
@@ -120,8 +120,8 @@ const FOR_ROWS: [Sizes; 8] = [
     ([1, 4], [2, 4]),
 ];
 
-/// Planes and their tiles for warpgroups, which are below one another, and whose columns are the
-/// channels of a result.
+/// Planes and their tiles for warpgroups, which are stacked along the rows, and whose columns are
+/// the channels of a result.
 const FOR_WARPGROUPS: [Sizes; 10] = [
     ([8, 1], [2, 20]),
     ([4, 1], [2, 20]),
@@ -136,8 +136,8 @@ const FOR_WARPGROUPS: [Sizes; 10] = [
 ];
 
 impl Tile {
-    /// All tiles of an order, in as many stages as leave `memory` bytes of shared memory to the
-    /// cubes that a processor has at once.
+    /// Returns all tiles of an order, with as many stages as `memory` bytes of shared memory allow
+    /// for the cubes that an SM runs at once.
     pub fn all(
         instruction: Instruction,
         order: Order,
@@ -169,8 +169,8 @@ impl Tile {
         })
     }
 
-    /// Cubes that a processor has at once, by its registers, and by its memory where stages do not
-    /// leave it.
+    /// Returns the number of cubes that an SM runs at once, limited by its registers, and by its
+    /// memory if the stages do not leave it.
     pub const fn at_once(&self) -> u32 {
         match self.instruction {
             Instruction::Mma => (PLANES / self.all_planes()) as u32,
@@ -190,15 +190,15 @@ impl Tile {
         }
     }
 
-    /// Sums that a unit has.
+    /// Returns the number of sums per unit.
     const fn sums(&self) -> usize {
         self.tiles[0] * self.tiles[1] * ROWS * COLUMNS / LANES
     }
 
-    /// What a step of all the cubes that a processor has at once takes: as long as its tensor cores
-    /// compute, as the factors take to come from the second-level cache, as shared memory gives and
-    /// takes them, or as instructions are issued. The unit is the time in which tensor cores take a
-    /// step's sum for one number of the result.
+    /// Returns the time of a step for all cubes that an SM runs at once. It is the longest of four
+    /// times: the tensor cores' computation, the arrival of the factors from the L2 cache, the
+    /// traffic of shared memory, and the issue of instructions. The unit is the time in which
+    /// tensor cores compute a step's sum for one number of the result.
     pub fn step_time(&self, slide: Slide) -> f64 {
         let [rows, columns] = [self.rows(), self.columns()].map(|n| n as f64);
         let at_once = f64::from(self.at_once());
@@ -216,7 +216,7 @@ impl Tile {
                     (None, true) => TAKEN_FROM_NEAR,
                     (None, false) => TAKEN,
                 };
-                // 64 rows and all columns are read for each instruction.
+                // Each instruction reads 64 rows and all columns.
                 let given = rows * (columns / 2.0 + GIVEN);
                 let in_memory = given + taken + column * columns;
                 let issued = self.all_planes() as f64 * ISSUED;
@@ -227,18 +227,18 @@ impl Tile {
         at_once * (rows * columns).max(from_cache).max(other)
     }
 
-    /// Whether the cubes that a processor has at once copy the same columns at about the same time.
+    /// Returns true if the cubes that an SM runs at once copy the same columns at about the same
+    /// time.
     pub const fn shares_columns(&self) -> bool {
         matches!(self.instruction, Instruction::Wgmma)
             && matches!(self.order, Order::Along)
             && self.at_once() > 1
-            // The processor's own cache is read at half the speed, and shared memory has no time
-            // for that.
+            // The SM's own cache is read at half the speed, and shared memory has no time for that.
             && self.halo.is_none()
     }
 
-    /// What a cube takes beside its steps, to begin and to end, counted in steps. Others compute
-    /// meanwhile, if there are.
+    /// Returns the start and end overhead of a cube in steps. Other cubes compute meanwhile, if
+    /// any.
     pub fn beside_steps(&self) -> f64 {
         match self.instruction {
             Instruction::Mma => 8.0,
@@ -246,7 +246,7 @@ impl Tile {
         }
     }
 
-    /// The shared memory of a cube.
+    /// Returns the shared memory of a cube in bytes.
     pub const fn bytes(&self) -> usize {
         let of_halo = match self.halo {
             Some(halo) => halo.all_vectors() as usize,
@@ -255,23 +255,23 @@ impl Tile {
         (self.stages * self.stage_vectors() as usize + of_halo) * VECTOR_BYTES
     }
 
-    /// Rows of the result.
+    /// Returns the rows of the result.
     pub const fn rows(&self) -> usize {
         self.planes[0] * self.plane_rows()
     }
 
-    /// Columns of the result.
+    /// Returns the columns of the result.
     pub const fn columns(&self) -> usize {
         self.planes[1] * self.plane_columns()
     }
 
-    /// Whether rows are the channels of a result, and columns what lies under a window; or else the
-    /// other way round.
+    /// Returns true if rows are the channels of a result and columns the values under a window,
+    /// instead of the other way round.
     pub const fn has_rows_of_channels(&self) -> bool {
         matches!(self.order, Order::Across) && matches!(self.instruction, Instruction::Mma)
     }
 
-    /// Of a weight's gradient: channels of the result.
+    /// Returns the channels of the result, for a weight's gradient.
     pub const fn channels(&self) -> usize {
         match self.has_rows_of_channels() {
             true => self.rows(),
@@ -279,7 +279,7 @@ impl Tile {
         }
     }
 
-    /// Of a weight's gradient: numbers under the window.
+    /// Returns the values under the window, for a weight's gradient.
     pub const fn under_window(&self) -> usize {
         match self.has_rows_of_channels() {
             true => self.columns(),
@@ -287,7 +287,7 @@ impl Tile {
         }
     }
 
-    /// Rows between those of a plane's instructions.
+    /// Returns the distance in rows between a plane's instructions.
     pub const fn rows_apart(&self) -> usize {
         match self.instruction {
             Instruction::Mma => ROWS,
@@ -295,22 +295,22 @@ impl Tile {
         }
     }
 
-    /// Rows of a plane.
+    /// Returns the rows of a plane.
     pub const fn plane_rows(&self) -> usize {
         self.tiles[0] * ROWS
     }
 
-    /// Columns of a plane.
+    /// Returns the columns of a plane.
     pub const fn plane_columns(&self) -> usize {
         self.tiles[1] * COLUMNS
     }
 
-    /// Units of a cube.
+    /// Returns the units of a cube.
     pub const fn units(&self) -> usize {
         self.all_planes() * LANES
     }
 
-    /// Vectors of a stage that a unit copies, of the first factor and of the second.
+    /// Returns the vectors of a stage that a unit copies, of the first factor and of the second.
     pub const fn copies(&self) -> [usize; 2] {
         let vectors = STAGE_DEPTH / VECTOR;
         [
@@ -319,28 +319,28 @@ impl Tile {
         ]
     }
 
-    /// Planes of a cube.
+    /// Returns the planes of a cube.
     pub const fn all_planes(&self) -> usize {
         self.planes[0] * self.planes[1]
     }
 
-    /// Copies of a step.
+    /// Returns the copies of a step.
     pub const fn all_copies(&self) -> usize {
         let [of_first, of_second] = self.copies();
         of_first + of_second
     }
 
-    /// Vectors from one row of the first factor's stage to the next.
+    /// Returns the vectors from one row of the first factor's stage to the next.
     pub const fn first_pitch(&self) -> u32 {
         self.pitch(self.rows())
     }
 
-    /// Vectors from one row of the second factor's stage to the next.
+    /// Returns the vectors from one row of the second factor's stage to the next.
     pub const fn second_pitch(&self) -> u32 {
         self.pitch(self.columns())
     }
 
-    /// Vectors of a stage before those of the second factor.
+    /// Returns the vectors of a stage before those of the second factor.
     pub const fn first_vectors(&self) -> u32 {
         match self.halo {
             Some(_) => 0,
@@ -348,13 +348,13 @@ impl Tile {
         }
     }
 
-    /// Vectors of a stage.
+    /// Returns the vectors of a stage.
     pub const fn stage_vectors(&self) -> u32 {
         self.first_vectors() + self.vectors_of(self.columns(), self.second_pitch())
     }
 
-    /// Vectors of a factor's stage, with so many rows, or columns, and from one row of the stage to
-    /// the next.
+    /// Returns the vectors of a factor's stage with `numbers` rows, or columns, and `pitch` vectors
+    /// per row.
     const fn vectors_of(&self, numbers: usize, pitch: u32) -> u32 {
         match (self.instruction, self.order) {
             (Instruction::Wgmma, _) => (numbers * STAGE_DEPTH / VECTOR) as u32,
@@ -363,8 +363,7 @@ impl Tile {
         }
     }
 
-    /// An odd number, so that eight rows, which are read at once, lie in different banks of the
-    /// memory.
+    /// Returns an odd number, so that eight rows, which are read at once, lie in different banks.
     const fn pitch(&self, width: usize) -> u32 {
         let numbers = match self.order {
             Order::Along => STAGE_DEPTH,
@@ -378,7 +377,7 @@ impl Tile {
 mod tests {
     use super::*;
 
-    /// Shared memory of a cube at most, of compute capabilities 9.0, 8.0 and 8.9.
+    /// Largest shared memory of a cube on compute capabilities 9.0, 8.0 and 8.9.
     const MEMORY: [usize; 3] = [232_448, 166_912, 101_376];
 
     #[test]
@@ -389,7 +388,7 @@ mod tests {
             .flat_map(|i| MEMORY.map(|m| (i, m)))
         {
             for order in [Order::Along, Order::Across] {
-                // There is no other processor with `wgmma`.
+                // No other GPU has `wgmma`.
                 let fits = instruction == Instruction::Mma || memory == MEMORY[0];
                 for tile in Tile::all(instruction, order, memory).filter(|_| fits) {
                     let all = tile.bytes() * tile.at_once() as usize;
@@ -428,7 +427,7 @@ mod tests {
         for tile in Tile::all(Instruction::Wgmma, Order::Across, MEMORY[0]) {
             assert_eq!(tile.columns() % warpgroup::NUMBERS, 0, "{tile:?}");
             assert_eq!(tile.rows() % warpgroup::ROWS, 0, "{tile:?}");
-            // Sums, and what else a unit has in its registers.
+            // Sums, and the other registers of a unit.
             assert!(tile.sums() <= 160 && tile.at_once() >= 1, "{tile:?}");
             assert_eq!(STAGE_DEPTH, warpgroup::BLOCK);
         }

@@ -1,6 +1,5 @@
-//! Which of the tiles that should be fast is the fastest on this device: tried out once for every
-//! shape with the feature `tune`, the first of them without it. Results are the same bits in all of
-//! them.
+//! Selects the fastest of the candidate tiles on this device. With the feature `tune` it measures
+//! once for every shape; without it, it takes the first. All tiles give bitwise equal results.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -10,18 +9,18 @@ use cubecl::tune::{LocalTuner, Tunable, TunableSet, local_tuner};
 
 use super::tile::Tile;
 
-/// How many are tried.
+/// Number of tiles to measure.
 pub(super) const CANDIDATES: usize = 3;
 
-/// Stands for `tiles` in a name: what was the fastest of others says nothing of them.
+/// Returns a hash of `tiles` for the tuning key, because the fastest of other tiles may differ.
 pub(super) fn tried(tiles: &[Tile]) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     tiles.hash(&mut hasher);
     hasher.finish()
 }
 
-/// What `run` makes in one of `tiles`, of which there is at least one. `name` says what is
-/// computed, with all sizes that its time depends on.
+/// Runs `run` with the fastest of `tiles`, which must not be empty. `name` describes the
+/// computation with all sizes that affect its time.
 pub(super) fn fastest(
     name: impl Fn() -> String,
     like: &CubeTensor,
@@ -50,7 +49,7 @@ pub(super) fn fastest(
     TUNER.execute(&id, &like.client, set, candidates)
 }
 
-/// What the tuner is given.
+/// Input of the tuner.
 #[derive(Clone)]
 struct Candidates {
     name: String,

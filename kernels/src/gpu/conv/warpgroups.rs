@@ -1,8 +1,8 @@
-//! The product by warpgroups: copies go on while tensor cores compute with two stages, one behind
-//! the other, so that they do not stand still while planes wait for each other.
+//! The product by warpgroups. Copies continue while tensor cores work on two stages, one after the
+//! other, so that the tensor cores do not idle while planes wait for each other.
 //!
-//! As CUTLASS's `MainloopSm90CpAsyncGmmaSs`, but for `fence.proxy.async`, which PTX demands between
-//! what `cp.async` has written and `wgmma`, and which CUTLASS leaves out.
+//! Like CUTLASS's `MainloopSm90CpAsyncGmmaSs`, but with `fence.proxy.async`, which PTX requires
+//! between writes by `cp.async` and `wgmma`, and which CUTLASS omits.
 
 use cubecl::prelude::*;
 
@@ -14,10 +14,10 @@ use super::super::warpgroup::{
 use super::product::{Feed, begin_step, stage_of};
 use super::tile::{Order, STAGE_DEPTH, Tile};
 
-/// Where swizzled rows may begin, in bytes: 512 would do for this swizzle.
+/// Alignment of swizzled rows in bytes; 512 would suffice for this swizzle.
 pub(super) const ALIGN: usize = 1024;
 
-/// The product of what `feed` brings in `steps` steps.
+/// Computes the product of the factors of `steps` steps from `feed`.
 #[cube]
 pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     feed: &From,
@@ -37,7 +37,7 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     let eights = comptime!(tile.tiles[0] * tile.tiles[1]);
     zero_sums(comptime!(4 * eights));
     let described = descriptor::<F, V>(&stages, major);
-    // Of the stages one is computed with and one may still be.
+    // One stage is being read, and one may still be in use.
     let ahead = comptime!(tile.stages as u32 - 2);
     #[unroll]
     for step in 0..ahead {
@@ -54,13 +54,14 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     wait(comptime!(ahead as usize - 1));
     show_to_products();
     for step in 0..steps {
-        // What this step needs is there, and all have waited for the product whose stage is filled
-        // below.
+        // The data of this step has arrived, and all units have finished the product whose stage is
+        // refilled below.
         sync_cube();
         begin_products();
         multiply_stage::<F>(described + stage_of(step, tile), major, tile);
         commit_products();
-        // What the next step needs is shown before more is copied, for which that might wait.
+        // Makes the next step's data visible before the next copies, which it would otherwise wait
+        // for.
         wait(comptime!(ahead as usize - 2));
         show_to_products();
         begin_step::<F, V, From>(feed, first, second, &mut stages, step + ahead, steps, tile);
@@ -70,8 +71,8 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     sums(eights)
 }
 
-/// Begins to add the products of blocks of rows and a stage's columns, of whose descriptors these
-/// are the lower halves.
+/// Begins to add the products of blocks of rows and a stage's columns, given by the lower halves of
+/// their descriptors.
 #[cube]
 pub(super) fn multiply_blocks<F: Float>(
     rows: &Array<u32>,
@@ -96,7 +97,7 @@ pub(super) fn multiply_blocks<F: Float>(
     }
 }
 
-/// The same of a stage that holds both, whose descriptor's lower half this is.
+/// Does the same for a stage that holds both, given by its descriptor's lower half.
 #[cube]
 fn multiply_stage<F: Float>(stage: u32, #[comptime] major: Major, #[comptime] tile: Tile) {
     let of_block = comptime!((ROWS * IN_ROW) as u32);

@@ -1,9 +1,9 @@
-//! The gradient of a convolution's weight, as a product of matrices that are never written out: a
-//! row per channel of the result, a column per number under the window, and a sum over all pixels
-//! of the result. Warpgroups compute its transpose, as they take rows by 64 and columns by eight.
+//! The gradient of a convolution's weight as an implicit matrix product: a row per result channel,
+//! a column per number under the window, and a sum over all result pixels. Warpgroups compute its
+//! transpose, because their rows come in groups of 64 and their columns in groups of eight.
 //!
-//! That sum is long and the product small, so parts of it are taken by cubes of their own, and
-//! added up in order: a result is the same bits on every run.
+//! The sum is long and the product small, so different cubes compute parts of it, which are added
+//! in order: the result is bitwise equal on every run.
 
 use cubecl::prelude::*;
 
@@ -46,7 +46,7 @@ pub(super) fn multiply_parts<F: Float, V: Size, P: Size>(
     }
 }
 
-/// Cubes for what is under the window, and for the channels of the result.
+/// Returns the cubes along the values under the window, and along the channels of the result.
 pub(super) fn cubes(slide: Slide, tile: Tile) -> [u32; 2] {
     [
         slide.under_window().div_ceil(tile.under_window() as u32),
@@ -54,19 +54,19 @@ pub(super) fn cubes(slide: Slide, tile: Tile) -> [u32; 2] {
     ]
 }
 
-/// Numbers of a vector of a part that are written at once: neighbours in a row of the product are
-/// channels of the result where those are not its rows, and so no neighbours in a part.
+/// Returns the vector length of a part's writes. If the rows of the product are not the channels of
+/// the result, neighbours in a row are channels of the result, and so not adjacent in a part.
 pub(super) const fn written_at_once(tile: Tile) -> usize {
     if tile.has_rows_of_channels() { 2 } else { 1 }
 }
 
-/// Whether a block is channels of one place under the window. Blocks of neighbouring places follow
-/// each other then, so that a cube copies the same pixels again soon.
+/// Returns true if a block is channels of one place in the window. Blocks of neighbouring places
+/// are then consecutive, so that a cube soon copies the same pixels again.
 const fn is_divided(slide: Slide) -> bool {
     slide.depth.is_multiple_of(NUMBERS as u32)
 }
 
-/// The pixels of a part: the gradients of a step's pixels, and what lies under the window there.
+/// The pixels of a part: the gradients of a step's pixels, and the values under the window there.
 #[derive(CubeType)]
 struct Part {
     first: u32,
@@ -78,16 +78,17 @@ struct Part {
 /// One of a unit's copies of one of the factors.
 #[derive(CubeType)]
 struct Spot {
-    /// Which of a step's pixels.
+    /// Index of the pixel in the step.
     pixel: u32,
-    /// Which vector of a cube's rows, or columns.
+    /// Index of the vector among a cube's rows, or columns.
     vector: u32,
-    /// Where in the factor's stage.
+    /// Destination in the factor's stage.
     to: u32,
     is_there: bool,
 }
 
-/// The copy of this number, of a factor with so many rows, or columns, `pitch` vectors apart.
+/// Returns the copy of this number, of a factor with `numbers` rows, or columns, `pitch` vectors
+/// apart.
 #[cube]
 fn spot(
     #[comptime] copy_number: usize,
@@ -137,7 +138,7 @@ impl Feed for Part {
         #[comptime] tile: Tile,
     ) {
         let slide = comptime!(self.slide);
-        // All terms of the same pixels one after the other.
+        // All terms of the same pixels are consecutive.
         let (term, step) = (
             step % comptime!(slide.terms()),
             step / comptime!(slide.terms()),
@@ -216,7 +217,7 @@ fn copy_gradient<F: Float, V: Size>(
     );
 }
 
-/// Copies a vector of what a cube sees under the window at a pixel of the result.
+/// Copies a vector of the values that a cube sees under the window at a pixel of the result.
 #[cube]
 fn copy_images<F: Float, V: Size>(
     images: &[Vector<F, V>],
@@ -235,7 +236,7 @@ fn copy_images<F: Float, V: Size>(
     let [out_height, out_width] = comptime!(slide.result);
     let [height, width] = comptime!(slide.source);
     let in_cube = comptime!(tile.under_window());
-    // Neighbouring parts of the window are over the same pixels.
+    // Neighbouring parts of the window cover the same pixels.
     let keep = comptime!(
         if in_cube > slide.depth as usize || tile.instruction == Instruction::Wgmma {
             slide.keep()
@@ -246,7 +247,7 @@ fn copy_images<F: Float, V: Size>(
     let vector = CUBE_POS_X * comptime!((in_cube / VECTOR) as u32) + vector;
     let (in_window, vector) = under_window(vector, slide, tile);
     let image = pixel / comptime!(out_height * out_width);
-    // Above and left of an image these are very large.
+    // Above and to the left of an image these wrap to very large numbers.
     let row = pixel / out_width % out_height * comptime!(slide.stride[0])
         + in_window / window_width
         - comptime!(slide.padding[0]);
@@ -269,8 +270,8 @@ fn copy_images<F: Float, V: Size>(
     );
 }
 
-/// The place under the window, and the vector of its channels, that a vector of the product's rows,
-/// or columns, is.
+/// Returns the place in the window and the vector of its channels for a vector of the product's
+/// rows, or columns.
 #[cube]
 fn under_window(vector: u32, #[comptime] slide: Slide, #[comptime] tile: Tile) -> (u32, u32) {
     if comptime!(tile.instruction == Instruction::Wgmma && is_divided(slide)) {

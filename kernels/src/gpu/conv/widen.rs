@@ -1,5 +1,4 @@
-//! Channels that are no whole vectors, such as the three of an image: zeros behind them make them
-//! so.
+//! Pads channels that are no whole vectors, such as the three of an image, with zeros.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::Shape;
@@ -12,8 +11,8 @@ use super::super::matrix::{address, arg, memory};
 use super::super::sums::cube;
 use super::super::tensor_cores::VECTOR;
 
-/// A tensor of four dimensions with another last size, larger or smaller, if it is another: what
-/// there is more of is zero. The result is contiguous, wherever the numbers of `tensor` lie.
+/// Changes the last size of a tensor of four dimensions to `channels`, if it differs; additional
+/// numbers are zero. The result is contiguous for any layout of `tensor`.
 pub(super) fn widen(tensor: CubeTensor, channels: u32) -> CubeTensor {
     let sizes = [0, 1, 2, 3].map(|dim| tensor.meta.shape()[dim]);
     let strides = [0, 1, 2, 3].map(|dim| tensor.meta.strides()[dim]);
@@ -24,7 +23,7 @@ pub(super) fn widen(tensor: CubeTensor, channels: u32) -> CubeTensor {
     }
     let shape = Shape::new([batch, height, width, to]);
     let out = memory(&tensor, shape, tensor.dtype);
-    // Of as many bytes as are written at once.
+    // As many bytes as are written at once.
     let fits = tensor.dtype.size() == 2 && to.is_multiple_of(VECTOR);
     let vector = if fits { VECTOR } else { 1 };
     let vectors = batch * height * width * to / vector;

@@ -1,4 +1,4 @@
-//! What attention makes of queries, keys and values.
+//! The forward pass of attention.
 
 use std::f32::consts::LOG2_E;
 
@@ -12,9 +12,9 @@ use super::tokens::{
 };
 
 /// Writes the result, \[images, tokens, heads, depth\], and the logarithm of the sum of each
-/// token's shares, \[images, heads, tokens\]. `qkv`, \[images, tokens, 3, heads, depth\], is given
-/// in vectors and in pairs. Shares are powers of 2, and so is the logarithm's base: `scale` is that
-/// of the scores times log₂ e. Where the result, of type `R`, is in f32, `qkv` is split.
+/// token's shares, \[images, heads, tokens\]. `qkv`, \[images, tokens, 3, heads, depth\], is passed
+/// in vectors and in pairs. Shares are powers of 2, and so is the logarithm's base: `scale` is the
+/// scale of the scores times log₂ e. If the result, of type `R`, is in f32, `qkv` is split.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn attend<F: Float, R: Float, V: Size>(
     qkv: &[Vector<F, V>],
@@ -64,8 +64,8 @@ pub(super) fn attend<F: Float, R: Float, V: Size>(
     }
 }
 
-/// What has been seen of each of a unit's two rows: the largest score, and the sum of all shares in
-/// the columns of this unit, as they are if the largest has 1.
+/// Running softmax of a unit's two rows: the largest score so far, and the sum of all shares in
+/// this unit's columns, relative to a share of 1 for the largest.
 #[derive(CubeType)]
 struct Softmax {
     most: Array<f32>,
@@ -85,7 +85,7 @@ impl Softmax {
         Softmax { most, total }
     }
 
-    /// Makes shares of a step's scores, and shrinks the sums so far where there is a new largest.
+    /// Converts a step's scores to shares, and rescales the sums so far after a new largest score.
     fn take(
         &mut self,
         scores: &mut Sums,

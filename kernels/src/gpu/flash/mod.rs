@@ -1,9 +1,10 @@
-//! Attention on NVIDIA's tensor cores, without writing to memory how much each token takes of each:
-//! FlashAttention-2 (Dao 2023, <https://arxiv.org/abs/2307.08691>, Algorithms 1 and 2). Its
-//! backward pass adds the gradient of the queries atomically; here that has a kernel of its own, as
-//! in Triton's tutorial on fused attention
-//! (<https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html>), for the same
-//! bits on every run. What is in f32 is [`super::split`] before, and so are shares.
+//! Attention on NVIDIA's tensor cores without storing the attention weights: FlashAttention-2 (Dao
+//! 2023, <https://arxiv.org/abs/2307.08691>, Algorithms 1 and 2). Its backward pass adds the
+//! gradient of the queries atomically. Here that gradient has its own kernel, as in Triton's
+//! tutorial on fused attention
+//! (<https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html>), so that
+//! every run gives bitwise equal results. Numbers in f32 are [`super::split`] first, and so are
+//! shares.
 
 mod backward;
 mod forward;
@@ -30,23 +31,23 @@ use backward::{gradient_of_queries, gradients_of_keys_and_values};
 use forward::attend;
 use tile::Tile;
 
-/// Attention of as many heads, with all its sizes.
+/// Attention with all its sizes.
 #[derive(Debug)]
 pub(super) struct FlashAttention {
     tile: Tile,
     images: usize,
     tokens: usize,
     heads: usize,
-    /// The type of queries, keys and values, and of the result.
+    /// Type of queries, keys, values and the result.
     dtype: DType,
     /// Set by the first forward pass.
     kept: OnceLock<Kept>,
 }
 
-/// What backward needs beside queries, keys and values.
+/// State for backward, in addition to queries, keys and values.
 #[derive(Debug)]
 struct Kept {
-    /// These, if they are split.
+    /// Queries, keys and values, if they are split.
     halves: Option<CubeTensor>,
     result: CubeTensor,
     /// Binary logarithms of the sums of each token's shares: \[images, heads, tokens\].
@@ -54,8 +55,8 @@ struct Kept {
 }
 
 impl FlashAttention {
-    /// For `qkv`, \[images, tokens, 3 × heads × depth\], if the device has the instructions for its
-    /// type, and no size is beyond what kernels count with.
+    /// Returns `None` if the device lacks instructions for the type of `qkv`, \[images, tokens, 3 ×
+    /// heads × depth\], or if a size exceeds the kernels' indices.
     pub fn new(qkv: &CubeTensor, heads: usize) -> Option<Self> {
         let [images, tokens, width] = *qkv.meta.shape().iter().as_slice() else {
             return None;
@@ -65,7 +66,7 @@ impl FlashAttention {
         let of_factors = if split { HALF } else { qkv.dtype };
         let tile = Tile::new(tokens, depth, split)?;
         let cubes = tokens.div_ceil(tile.rows()).checked_mul(heads)?;
-        // Pairs of numbers have indices of 32 bits, and so have cubes, but for one.
+        // Pairs of numbers have 32-bit indices, and so have cubes, but with one bit less.
         let pairs = qkv.meta.shape().num_elements() / 2 * tile.halves();
         let is_counted =
             pairs <= u32::MAX as usize && cubes.checked_mul(images)? <= i32::MAX as usize;
@@ -80,7 +81,7 @@ impl FlashAttention {
         })
     }
 
-    /// Cubes for all tokens of all heads.
+    /// Returns the cubes for all tokens of all heads.
     fn cubes(&self) -> CubeCount {
         let of_head = self.tokens.div_ceil(self.tile.rows());
         CubeCount::Static((of_head * self.heads * self.images) as u32, 1, 1)
@@ -90,30 +91,30 @@ impl FlashAttention {
         CubeDim::new_1d(self.tile.units() as u32)
     }
 
-    /// What scores are multiplied by.
+    /// Returns the factor of the scores.
     fn scale(&self) -> f32 {
         (self.tile.depth as f32).powf(-0.5)
     }
 
-    /// The same for scores that become powers of 2.
+    /// Returns the factor of scores that become powers of 2.
     fn to_power(&self) -> f32 {
         self.scale() * LOG2_E
     }
 
-    /// A number for each token of each head.
+    /// Allocates a number for each token of each head.
     fn numbers(&self, like: &CubeTensor) -> CubeTensor {
         let shape = Shape::new([self.images, self.heads, self.tokens]);
         memory(like, shape, DType::F32)
     }
 
-    /// Memory for results, `parts` numbers for each of a token's of all heads.
+    /// Allocates results, `parts` numbers for each number of a token in all heads.
     fn of_result(&self, like: &CubeTensor, parts: usize) -> CubeTensor {
         let width = parts * self.heads * self.tile.depth;
         let shape = Shape::new([self.images, self.tokens, width]);
         memory(like, shape, self.dtype)
     }
 
-    /// What is multiplied.
+    /// Converts numbers to factors.
     fn factors(&self, numbers: CubeTensor) -> CubeTensor {
         let numbers = into_contiguous(numbers);
         match self.tile.split {
@@ -122,7 +123,7 @@ impl FlashAttention {
         }
     }
 
-    /// Types of what is multiplied and of results, as kernels want them.
+    /// Returns the types of factors and results for the kernels.
     fn types(&self, factors: &CubeTensor) -> [ElemType; 2] {
         [factors.dtype, self.dtype].map(dtype_to_storage_type)
     }
@@ -131,8 +132,8 @@ impl FlashAttention {
         let qkv = self.factors(qkv);
         let (result, totals) = (self.of_result(&qkv, 1), self.numbers(&qkv));
         let [of_factors, of_result] = self.types(&qkv);
-        // SAFETY: a unit reads numbers of tokens that there are, of a head and an image that there
-        // are, and writes those of tokens of its own.
+        // SAFETY: a unit reads numbers of tokens that exist, of a head and an image that exist, and
+        // writes those of its own tokens.
         unsafe {
             attend::launch_unchecked(
                 &qkv.client,
@@ -159,13 +160,13 @@ impl FlashAttention {
         }
     }
 
-    /// The gradient of queries, keys and values, which were split if they are to be.
+    /// Computes the gradient of queries, keys and values, which are already split if needed.
     fn gradient(&self, qkv: CubeTensor, kept: &Kept, dy: CubeTensor) -> CubeTensor {
         let (qkv, dy) = (into_contiguous(qkv), self.factors(dy));
         let (out, dots) = (self.of_result(&qkv, 3), self.numbers(&qkv));
         let (tokens, heads) = (self.tokens as u32, self.heads as u32);
         let [of_factors, of_result] = self.types(&qkv);
-        // SAFETY: as in `run`; what forward kept has all tokens, and `dy` is as large as its
+        // SAFETY: as in `run`; the state from forward has all tokens, and `dy` is as large as its
         // result. The first kernel writes all of `dots`, which the second reads.
         unsafe {
             gradient_of_queries::launch_unchecked(

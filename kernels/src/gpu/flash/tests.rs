@@ -1,5 +1,5 @@
-//! Against the definition in f64, on CUDA: where `BURN_DIST_TEST_DEVICE` asks for it, as the run on
-//! CUDA in software does; docs/gpu.md.
+//! Compares with the definition in f64 on CUDA, if `BURN_DIST_TEST_DEVICE` requests it, as the run
+//! on CUDA in software does; docs/gpu.md.
 
 use burn::backend::Cube;
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -17,7 +17,7 @@ struct Case {
     depth: usize,
 }
 
-/// The result and the gradient of queries, keys and values.
+/// The result, and the gradient of queries, keys and values.
 type Results = [Vec<f64>; 2];
 
 impl Case {
@@ -25,7 +25,7 @@ impl Case {
         self.heads * self.depth
     }
 
-    /// Where a number of a token's query, key or value is.
+    /// Returns the place of a number of a token's query, key or value.
     fn at(&self, image: usize, token: usize, part: usize, head: usize) -> usize {
         (((image * self.tokens + token) * 3 + part) * self.heads + head) * self.depth
     }
@@ -34,7 +34,8 @@ impl Case {
         ((image * self.tokens + token) * self.heads + head) * self.depth
     }
 
-    /// Queries, keys and values, and the gradient of the result, of numbers that the type has.
+    /// Draws queries, keys and values, and the result's gradient, with numbers that the type can
+    /// represent.
     fn draw(&self, dtype: FloatDType) -> [Tensor<3>; 2] {
         let mut random = fastrand::Rng::with_seed(5);
         [3 * self.width(), self.width()].map(|width| {
@@ -58,7 +59,7 @@ impl Case {
         out
     }
 
-    /// What one query makes, and its part of all gradients.
+    /// Adds one query's result, and its contribution to all gradients.
     fn add_token(
         &self,
         [qkv, dy]: [&Vec<f64>; 2],

@@ -1,33 +1,33 @@
-//! How attention is divided among cubes and planes.
+//! Division of attention among cubes and planes.
 
 use super::super::split::HALVES;
 use super::super::tensor_cores::{LANES, ROWS, VECTOR};
 
-/// Tokens that are in shared memory at once.
+/// Tokens in shared memory at once.
 pub(super) const STEP: usize = 2 * ROWS;
 
-/// Planes of a cube, at most: as many as have room for their sums in the registers of a processor.
+/// Largest number of planes of a cube, whose sums fit into the registers of an SM.
 const PLANES: usize = 8;
 
-/// Numbers of a token in one head, at most: more sums than these have no room.
+/// Largest number of values of a token in one head; more sums do not fit.
 const DEPTH: usize = 128;
 
-/// The same of numbers that are split in halves.
+/// The same limit for numbers that are split into halves.
 const DEPTH_OF_HALVES: usize = 64;
 
-/// What one cube computes: some tokens of one head, 16 for each plane.
+/// The work of one cube: some tokens of one head, 16 for each plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tile {
-    /// Numbers of a token in one head.
+    /// Values of a token in one head.
     pub depth: usize,
     pub planes: usize,
-    /// Whether numbers are split in halves.
+    /// True if numbers are split into halves.
     pub split: bool,
 }
 
 impl Tile {
-    /// If so deep heads can be computed. Cubes are as large as leaves the fewest rows without a
-    /// token.
+    /// Returns `None` if heads of this depth are not supported. The cube size leaves the fewest
+    /// rows without a token.
     pub fn new(tokens: usize, depth: usize, split: bool) -> Option<Self> {
         let planes = tokens.div_ceil(ROWS);
         let cubes = planes.div_ceil(PLANES).max(1);
@@ -40,38 +40,38 @@ impl Tile {
         })
     }
 
-    /// Tokens of a cube.
+    /// Returns the tokens of a cube.
     pub const fn rows(&self) -> usize {
         self.planes * ROWS
     }
 
-    /// Units of a cube.
+    /// Returns the units of a cube.
     pub const fn units(&self) -> usize {
         self.planes * LANES
     }
 
-    /// Numbers that a number is the sum of.
+    /// Returns the number of halves per number.
     pub const fn halves(&self) -> usize {
         if self.split { HALVES as usize } else { 1 }
     }
 
-    /// Vectors of a token, or of its first halves.
+    /// Returns the vectors of a token, or of its first halves.
     pub const fn vectors(&self) -> u32 {
         (self.depth / VECTOR) as u32
     }
 
-    /// Vectors from one token in shared memory to the next: an odd number, so that eight, which are
-    /// read at once, lie in different banks.
+    /// Returns the vectors from one token in shared memory to the next: an odd number, so that
+    /// eight tokens, which are read at once, lie in different banks.
     pub const fn pitch(&self) -> u32 {
         self.vectors() + 1
     }
 
-    /// Vectors of a step's tokens in shared memory, or of their first halves.
+    /// Returns the vectors of a step's tokens in shared memory, or of their first halves.
     pub const fn half_vectors(&self) -> u32 {
         STEP as u32 * self.pitch()
     }
 
-    /// Vectors of a step's tokens in shared memory.
+    /// Returns the vectors of a step's tokens in shared memory.
     pub const fn step_vectors(&self) -> u32 {
         self.halves() as u32 * self.half_vectors()
     }

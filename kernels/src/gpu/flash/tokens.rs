@@ -1,5 +1,5 @@
-//! Tokens as factors of products: those of a plane in its registers, those of the others in shared
-//! memory, where they are copied while the ones before are computed with.
+//! Tokens as factors of products: those of a plane in registers, and the others in shared memory,
+//! where the next ones arrive while the current ones are processed.
 
 use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;
@@ -12,7 +12,7 @@ use super::tile::{STEP, Tile};
 /// Numbers of a pair.
 const PAIR: usize = 2;
 
-/// What queries, keys and values are among the parts of what they come in, and how many these are.
+/// Indices of queries, keys and values among the parts of their tensor, and the number of parts.
 pub(super) const QUERY: u32 = 0;
 pub(super) const KEY: u32 = 1;
 pub(super) const VALUE: u32 = 2;
@@ -21,18 +21,18 @@ const PARTS: u32 = 3;
 /// The tokens of one head in memory.
 #[derive(CubeType, Clone)]
 pub(super) struct Tokens {
-    /// Vector of the first.
+    /// Vector of the first token.
     first: u32,
-    /// Vectors from one to the next.
+    /// Vectors from one token to the next.
     apart: u32,
-    /// Vectors from the first halves to the second, where numbers are split.
+    /// Vectors from the first halves to the second, if numbers are split.
     further: u32,
     count: u32,
 }
 
 #[cube]
 impl Tokens {
-    /// Their first halves, or the second; all if numbers are not split.
+    /// Returns the first or the second halves of the tokens; all of them if numbers are not split.
     fn half(&self, #[comptime] half: usize) -> Tokens {
         Tokens {
             first: self.first + comptime!(half as u32) * self.further,
@@ -43,8 +43,8 @@ impl Tokens {
     }
 }
 
-/// Which head of which image a cube computes, and the row of this unit's first pair: a token, or
-/// one behind the last.
+/// The head and image of a cube, and the row of this unit's first pair: a token, or one after the
+/// last.
 #[derive(CubeType, Clone)]
 pub(super) struct Place {
     image: u32,
@@ -65,7 +65,8 @@ impl Place {
         }
     }
 
-    /// The queries, keys or values of its tokens in \[images, tokens, halves, 3, heads, depth\].
+    /// Returns the queries, keys or values of its tokens in \[images, tokens, halves, 3, heads,
+    /// depth\].
     pub fn part(
         &self,
         tokens: u32,
@@ -77,7 +78,7 @@ impl Place {
         self.tokens(tokens, heads, part, PARTS, halves, tile)
     }
 
-    /// Its tokens in \[images, tokens, halves, heads, depth\].
+    /// Returns its tokens in \[images, tokens, halves, heads, depth\].
     pub fn result(
         &self,
         tokens: u32,
@@ -107,41 +108,41 @@ impl Place {
         }
     }
 
-    /// Where the numbers of its tokens begin in \[images, heads, tokens\].
+    /// Returns the first of its tokens' numbers in \[images, heads, tokens\].
     pub fn first_number(&self, tokens: u32, heads: u32) -> u32 {
         (self.image * heads + self.head) * tokens
     }
 }
 
-/// The lane of this unit in its plane.
+/// Returns the lane of this unit in its plane.
 #[cube]
 fn lane() -> u32 {
     UNIT_POS % comptime!(LANES as u32)
 }
 
-/// The first of the columns that this unit has of each instruction's.
+/// Returns the first of this unit's columns in each instruction.
 #[cube]
 pub(super) fn column() -> u32 {
     lane() % 4 * comptime!(PAIR as u32)
 }
 
-/// The sum over all units that have columns of this unit's rows.
+/// Returns the sum over all units with columns of this unit's rows.
 #[cube]
 pub(super) fn over_columns(number: f32) -> f32 {
     let two = number + plane_shuffle_xor(number, 1u32);
     two + plane_shuffle_xor(two, 2u32)
 }
 
-/// The largest of all units that have columns of this unit's rows.
+/// Returns the largest of all units with columns of this unit's rows.
 #[cube]
 pub(super) fn most_of_columns(number: f32) -> f32 {
     let two = number.max(plane_shuffle_xor(number, 1u32));
     two.max(plane_shuffle_xor(two, 2u32))
 }
 
-/// Rows of a plane in its registers, as the first factor of a product: for each instruction pairs
-/// of rows `row` and `row + 8`, of its first eight numbers and then of the others. The second
-/// halves of the same numbers come next.
+/// Rows of a plane in registers, as the first factor of a product: for each instruction, pairs of
+/// rows `row` and `row + 8`, first of its first eight numbers and then of the others. The second
+/// halves of the same numbers follow.
 #[derive(CubeType)]
 pub(super) struct Rows<F: Float> {
     pairs: Sequence<Array<Vector<F, Pair>>>,
@@ -149,7 +150,7 @@ pub(super) struct Rows<F: Float> {
 
 #[cube]
 impl<F: Float> Rows<F> {
-    /// Those of `tokens` from this unit's `row` on; what is behind the last is zero.
+    /// Reads the rows of `tokens` from this unit's `row` on; rows after the last are zero.
     pub fn read(
         source: &[Vector<F, Pair>],
         tokens: &Tokens,
@@ -180,7 +181,7 @@ impl<F: Float> Rows<F> {
         Rows::<F> { pairs }
     }
 
-    /// Sums of a product, rounded or split.
+    /// Converts the sums of a product, rounded or split.
     fn of_sums(sums: &Sums, #[comptime] tile: Tile) -> Self {
         let mut pairs = Sequence::new();
         #[unroll]
@@ -199,8 +200,8 @@ impl<F: Float> Rows<F> {
         Rows::<F> { pairs }
     }
 
-    /// This unit's part of the product of one of its two rows with the same row of `other`, which
-    /// is not split.
+    /// Returns this unit's part of the dot product of one of its two rows with the same row of
+    /// `other`, which is not split.
     pub fn dot<R: Float>(
         &self,
         other: &Rows<R>,
@@ -227,7 +228,7 @@ impl<F: Float> Rows<F> {
     }
 }
 
-/// The first half of both numbers, or the second.
+/// Returns the first or the second half of both numbers.
 #[cube]
 fn half_of<F: Float>(pair: Vector<f32, Pair>, #[comptime] half: usize) -> Vector<F, Pair> {
     let first = Vector::<F, Pair>::cast_from(pair);
@@ -238,7 +239,7 @@ fn half_of<F: Float>(pair: Vector<f32, Pair>, #[comptime] half: usize) -> Vector
     }
 }
 
-/// Where a pair of a token's numbers is.
+/// Returns the place of a pair of a token's numbers.
 #[cube]
 fn pair_of(tokens: &Tokens, row: u32, number: u32) -> usize {
     let vector = tokens.first + row * tokens.apart;
@@ -267,7 +268,7 @@ pub(super) fn write<F: Float>(
     }
 }
 
-/// Two kinds of numbers of the same tokens, which come to shared memory in steps, two at a time.
+/// Two kinds of numbers of the same tokens, which arrive in shared memory in steps, two at a time.
 #[derive(CubeType)]
 pub(super) struct Steps {
     first: Tokens,
@@ -280,12 +281,12 @@ impl Steps {
         Steps { first, second }
     }
 
-    /// How many there are.
+    /// Returns the number of steps.
     pub fn count(&self) -> u32 {
         (self.first.count + comptime!(STEP as u32 - 1)) / comptime!(STEP as u32)
     }
 
-    /// Begins to copy a step, if there is one.
+    /// Begins to copy a step, if it exists.
     pub fn begin<F: Float, V: Size>(
         &self,
         first: &[Vector<F, V>],
@@ -307,8 +308,8 @@ impl Steps {
         commit();
     }
 
-    /// Waits for a step, and begins the next. The vector at which its first numbers begin; the
-    /// others follow.
+    /// Waits for a step, and begins the next. Returns the vector at which the step's first numbers
+    /// begin; the others follow.
     pub fn arrive<F: Float, V: Size>(
         &self,
         first: &[Vector<F, V>],
@@ -318,7 +319,7 @@ impl Steps {
         #[comptime] tile: Tile,
     ) -> u32 {
         wait(0usize);
-        // And nobody computes with the step before any more.
+        // No unit still reads the previous step.
         sync_cube();
         self.begin::<F, V>(first, second, stages, step + 1, tile);
         stage_of(step, tile)
@@ -359,7 +360,7 @@ fn begin<F: Float, V: Size>(
     }
 }
 
-/// The products of a plane's rows with the tokens of a step, a column for each of these.
+/// Computes the products of a plane's rows with the tokens of a step, with a column for each token.
 #[cube]
 pub(super) fn with_each<F: Float, V: Size>(
     rows: &Rows<F>,
@@ -384,7 +385,7 @@ pub(super) fn with_each<F: Float, V: Size>(
     sums
 }
 
-/// Adds a step's tokens, each times its share: `shares` has a column for each of them.
+/// Adds a step's tokens, each times its share; `shares` has a column for each token.
 #[cube]
 pub(super) fn add_shares<F: Float, V: Size>(
     shares: &Sums,
@@ -409,8 +410,8 @@ pub(super) fn add_shares<F: Float, V: Size>(
     }
 }
 
-/// Two instructions beside one another, or for numbers in halves the two of each of their three
-/// large products. `at` is the vector that this lane names to `ldmatrix`.
+/// Runs two adjacent instructions, or for split numbers the two of each of their three large
+/// products. `at` is the vector that this lane passes to `ldmatrix`.
 #[cube]
 fn multiply<F: Float, V: Size>(
     rows: &Rows<F>,
