@@ -357,7 +357,7 @@ impl Desk {
                 CheckpointError::Rank {
                     rank: 0,
                     path: path.clone(),
-                    reason: "it gave it up, and says why".to_owned(),
+                    reason: "it abandoned the checkpoint; see its error".to_owned(),
                 }
             }
             other => other,

@@ -504,8 +504,9 @@ impl<'a> Attempt<'a> {
         Reminder::new(SAYS_WHO_IS_MISSING, move |last| {
             tracing::warn!(
                 "rank {rank} has not reached rank 0 at {master} in {} s and tries for {left} s \
-                 more ({last}). Check that rank 0 runs there and that MASTER_ADDR leads to its \
-                 host. Otherwise rank 0 has ended; see its error{}",
+                 more ({last}). Check that rank 0 runs there and that MASTER_ADDR leads there from \
+                 this host. If MASTER_ADDR is not an address of rank 0's host, rank 0 has ended \
+                 and reports it{}",
                 SAYS_WHO_IS_MISSING.as_secs(),
                 match is_own(&master) {
                     true => ". It is an address of this host",

@@ -394,7 +394,7 @@ fn missing(address: &SocketAddr, tag: &str, waited: Duration, ranks: &[(usize, b
         format!("{} never connected", list(absent.into_iter()))
     };
     format!(
-        "timed out after {} s at {address} waiting for `{tag}`: {all} {have} not arrived ({detail})",
+        "waited {} s at {address} for `{tag}`: {all} {have} not arrived ({detail})",
         (waited.as_secs_f64() * 10.0).round() / 10.0
     )
 }

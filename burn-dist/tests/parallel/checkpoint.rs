@@ -420,7 +420,7 @@ fn ranks_continue_from_the_same_state() {
         });
         for error in errors {
             let error = error.to_string();
-            assert!(error.contains("the ranks [2] have restored"), "{error}");
+            assert!(error.contains("the ranks [2] restored"), "{error}");
         }
     }
 }

@@ -210,19 +210,19 @@ fn other_settings_of_the_optimizer_are_named() {
     let builds: [(Build, &[&str]); 4] = [
         (
             Box::new(move |rank| adamw([0.0, 0.5][rank]).into()),
-            &["`blocks.0.weight` stepped by AdamW", "\"weight_decay\":0.5"],
+            &["`blocks.0.weight` updated by AdamW", "\"weight_decay\":0.5"],
         ),
         (
             Box::new(move |rank| with(group("out.*", [1.0, 0.5][rank], 0.0))),
-            &["`out.weight` stepped by", "lr × 0.5"],
+            &["`out.weight` updated by", "lr × 0.5"],
         ),
         (
             Box::new(move |rank| with(group("out.*", 1.0, [0.0, 0.25][rank]))),
-            &["`out.weight` stepped by", "\"weight_decay\":0.25"],
+            &["`out.weight` updated by", "\"weight_decay\":0.25"],
         ),
         (
             Box::new(move |rank| with(group(["out.*", "*.bias"][rank], 1.0, 0.25))),
-            &["`blocks.0.bias` stepped by", "\"weight_decay\":0.25"],
+            &["`blocks.0.bias` updated by", "\"weight_decay\":0.25"],
         ),
     ];
     for (build, words) in builds {
@@ -277,7 +277,7 @@ fn a_loss_of_several_numbers_is_refused() {
         let step = backward.and_then(|()| parallel.step(0.1));
         step.unwrap_err().to_string()
     });
-    assert_all_say(&errors, &["the loss has 6 elements"]);
+    assert_all_say(&errors, &["got a tensor of 6 elements"]);
 }
 
 /// Also where the rank stays, as one that only logs the error.
@@ -341,7 +341,7 @@ fn a_gradient_that_does_not_fit_is_an_error() {
     let error = parallel.backward(loss).unwrap_err().to_string();
     assert_eq!(
         error,
-        "the gradient of `out.weight` has 16 elements of F32, its parameter has 8 of f32"
+        "the gradient of `out.weight` has 16 elements of F32, but its parameter has 8 of f32"
     );
     let error = parallel.step(0.1).unwrap_err().to_string();
     assert!(error.starts_with("training cannot continue"), "{error}");

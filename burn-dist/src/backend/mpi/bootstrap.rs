@@ -105,7 +105,7 @@ impl Prepared {
             Some(name) => own_address_towards(name)?,
         };
         let listener = listen_at((ip, 0).into())
-            .map_err(|error| format!("rank 0 can't listen at {ip}: {error}"))?;
+            .map_err(|error| format!("rank 0 cannot listen at {ip}: {error}"))?;
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let (text, _) = Secret::generate().map_err(|error| error.to_string())?;
         Ok(Self {

@@ -166,7 +166,10 @@ fn the_shell_of_an_allocation_is_told_of_srun() {
     }
     let forced = parse(&[&shell[..], &[("BURN_DIST_LAUNCH", "slurm")]].concat());
     let text = forced.unwrap_err().to_string();
-    assert!(text.contains("SLURM_STEP_ID=4294967290 is none"), "{text}");
+    assert!(
+        text.contains("SLURM_STEP_ID=4294967290 is not one"),
+        "{text}"
+    );
     let of_one = parse(&[&shell[..], &[("SLURM_NTASKS", "1")]].concat()).unwrap();
     assert_eq!(of_one.advice(), None);
 }
