@@ -145,7 +145,7 @@ fn all_threads_decode_within_one_budget() {
     );
     let said = error.to_string();
     let words =
-        "huge.png: its 9000x9000 pixels take 540 MiB to decode, more than the 512 MiB accepted";
+        "huge.png: its 9000x9000 pixels need 540 MiB to decode, more than the maximum of 512 MiB";
     assert!(said.contains(words), "{said}");
     assert_eq!(peak() - before, taken);
 }
