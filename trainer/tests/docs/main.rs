@@ -42,6 +42,8 @@ const LIMIT: u32 = 120;
 const BUILD: &[&str] = &["cargo", "git", "apt-get", "sudo", "just", "rustup"];
 /// Languages of blocks that are only shown.
 const SHOWN: &[&str] = &["text", "json", "yaml", "python", "dockerfile", "ini"];
+/// The page that trains on the images in `photos/`.
+const OWN_IMAGES: &str = "docs/getting-started.md";
 /// Pages that are not tagged yet. Nothing may be added.
 const NOT_YET: &[&str] = &[
     "docs/architecture.md",
@@ -198,7 +200,12 @@ fn run(page: &Page) -> Result<(), String> {
     }
     let status = command.status().unwrap();
     if status.success() {
-        return Ok(());
+        return match page.name == OWN_IMAGES && own_images_accuracy(&folder) < Some(0.6) {
+            true => Err(format!(
+                "{OWN_IMAGES}: the images in photos/ were not learned"
+            )),
+            false => Ok(()),
+        };
     }
     let said = fs::read(&log).unwrap();
     let said = String::from_utf8_lossy(&said).into_owned();
@@ -211,6 +218,34 @@ fn run(page: &Page) -> Result<(), String> {
     let tail = lines.split_at(lines.len().saturating_sub(25)).1.join("\n");
     let block = block.copied().unwrap_or("before its first block");
     Err(format!("{}: {what} in {block}\n{tail}", page.name))
+}
+
+/// The best accuracy of the runs on a folder of images, if there is one.
+fn own_images_accuracy(folder: &Path) -> Option<f64> {
+    let runs = fs::read_dir(folder.join("runs")).ok()?.flatten();
+    let accuracies = runs.filter_map(|run| {
+        let config = fs::read_to_string(run.path().join("config.toml")).ok()?;
+        let metrics = fs::read_to_string(run.path().join("metrics.jsonl")).ok()?;
+        let lines = metrics.lines().map(serde_json::from_str);
+        let lines = lines.collect::<Result<Vec<serde_json::Value>, _>>().ok()?;
+        let last = lines.iter().rfind(|line| line["kind"] == "eval")?;
+        let of_images = config.contains("\"image-folder\"");
+        of_images.then_some(last["accuracy"].as_f64()?)
+    });
+    accuracies.reduce(f64::max)
+}
+
+#[test]
+fn the_readme_leads_a_new_user_on() {
+    let readme = Page::named("README.md");
+    for name in [OWN_IMAGES, own_crate::PAGE] {
+        assert!(
+            readme.text.contains(&format!("]({name})")),
+            "no link to {name}"
+        );
+    }
+    let of_cluster = readme.fences("sh", &["slurm"]).next();
+    assert!(of_cluster.unwrap().code.contains("srun"));
 }
 
 /// The blocks of a page as one script, and its files.

@@ -11,15 +11,10 @@ use serde_json::Value;
 
 use crate::page::{Page, root};
 
-const PAGE: &str = "docs/library.md";
+pub const PAGE: &str = "docs/library.md";
 
 #[test]
 fn a_new_user_trains_an_own_model() {
-    let readme = Page::named("README.md");
-    assert!(
-        readme.text.contains(&format!("]({PAGE})")),
-        "{PAGE} is not linked"
-    );
     let page = Page::named(PAGE);
     let manifest = page.fences("toml", &[]).next().unwrap();
     let programs = page.fences.iter().filter(|fence| fence.language == "rust");
