@@ -44,8 +44,8 @@ PHRASES = {
     BEGIN + r"(?:That|Those) (?:of|that|which)\b": "repeat the noun",
     BEGIN + r"There (?!is\b|are\b|was\b|were\b|can\b|may\b|must\b|has\b|have\b|will\b|should\b|need)": "name the place",
     # Words that stand for others.
-    r"\bsuch\b(?! as\b)": "name the thing",
-    r"\bthose (?:that|which|who|whose|of)\b": "repeat the noun",
+    r"(?<!\bno )\bsuch\b(?! as\b)": "name the thing",
+    r"\bthose (?:that|which|who|whose)\b": "repeat the noun",
     r"\bthe one (?:of|by|which)\b": "repeat the noun",
     r"\b(?!it|that|what|there|here|let|he|she|who)\w+'s (?:is|are|does|do|has|have|goes|go|takes|take)\b": "repeat the noun",
     r"\bof which\b": "two sentences",
@@ -102,6 +102,8 @@ def of_page(page):
         # Headings may ask, and cells of tables are no sentences.
         if line.startswith("#"):
             line = ""
+        # Targets of links are no prose.
+        line = re.sub(r"\]\([^)]*\)", "]", line)
         plain.append((number, re.sub(r"`[^`]*`", "`code`", line.strip())))
     return blocks(plain)
 
