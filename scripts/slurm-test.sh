@@ -232,7 +232,7 @@ nodes_that_hold_copies() {
   run lopsided srun --kill-on-bad-exit=1 -N2 -n4 "$folder/trainer-plain" "${short[@]}" \
     --set parallel.strategy=zero-3 --set parallel.shard_within=node
   [[ $(code lopsided) != 0 ]]
-  says lopsided 'the nodes have 3, 1. Start equally many on each'
+  says lopsided 'the nodes have 3, 1. Start the same number on each'
 }
 
 plain_build_with_pmix() {

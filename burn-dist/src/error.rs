@@ -59,7 +59,7 @@ impl Error {
 
 /// The error of a collective, with the rank that saw it.
 ///
-/// The group is unusable afterwards, and its other ranks are told or find out. Exceptions:
+/// The group is unusable afterwards. Its other ranks receive the fault or detect it. Exceptions:
 ///
 /// - [`MeanOfIntegers`](Self::MeanOfIntegers), [`NoSuchRoot`](Self::NoSuchRoot) and
 ///   [`Cuts`](Self::Cuts) depend on this rank's arguments and are found before anything is sent.

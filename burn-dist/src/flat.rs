@@ -99,7 +99,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Puts back other elements for those that were taken, and returns them. If the part is not
+    /// Puts back other elements for the taken ones, and returns them. If the part is not
     /// everything, `values` stays as it was.
     pub(crate) fn put(self, elements: Tensor<1>) -> Tensor<1> {
         if len(self.values) == 0 || self.is_all() {

@@ -108,7 +108,7 @@ fn nodes_hold_copies_of_each_other() {
     }
     for rank in train(["a", "a", "b", "a"], &NODE) {
         rank.assert_code(1);
-        let words = ["the nodes have 3, 1", "Start equally many on each"];
+        let words = ["the nodes have 3, 1", "Start the same number on each"];
         rank.assert_stderr(&words);
     }
 }

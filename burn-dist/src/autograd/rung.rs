@@ -1,8 +1,8 @@
 //! Nodes of Burn's graph that give an operation a depth and nothing else.
 //!
 //! Backward visits the graph by depth: one more than that of the deepest input. An untracked input
-//! counts for the depth and is not followed. Each thread builds a ladder of such nodes, one for
-//! every depth, as far as it needs.
+//! counts for the depth and is not followed. Each thread builds a ladder of untracked nodes, one
+//! for every depth, as far as it needs.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write};

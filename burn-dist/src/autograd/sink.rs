@@ -54,7 +54,7 @@ impl Use {
         }
     }
 
-    /// Where the gradient goes, if that is still there.
+    /// The receiver of the gradient, if it still exists.
     pub(super) fn sink(&self) -> Option<Arc<dyn GradientSink>> {
         self.sink.upgrade()
     }

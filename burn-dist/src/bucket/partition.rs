@@ -35,7 +35,7 @@ pub(crate) struct Partition {
     model: u32,
     /// Bucket and slot of each parameter.
     places: Vec<(usize, usize)>,
-    /// Elements of each parameter of which this rank has the reduced gradient.
+    /// Elements of each parameter whose reduced gradient this rank has.
     pub owned: Vec<Range<usize>>,
     /// Elements of each parameter in this rank's shards.
     pub shards: Vec<Range<usize>>,

@@ -42,7 +42,7 @@ pub fn list(folder: &Path) -> Result<Vec<Found>, CheckpointError> {
     Ok(found)
 }
 
-/// Lists leftovers in `folder`: checkpoints that were set aside, and unfinished ones.
+/// Lists leftovers in `folder`: checkpoints that were moved aside, and unfinished ones.
 ///
 /// The former come from [`set_aside`], the oldest first. No run can go on from the latter.
 ///
@@ -177,7 +177,7 @@ pub fn set_aside(folder: &Path, step: u64) -> Result<Vec<PathBuf>, CheckpointErr
 
 /// Gives a finished checkpoint its final name. It replaces one of the same step, left by a run that
 /// went back or was stopped before the evaluation. A whole one exists at every moment, if necessary
-/// one that was set aside because the file system cannot exchange two folders.
+/// one that was moved aside because the file system cannot exchange two folders.
 pub(super) fn publish(folder: &Path, hidden: &Path, step: u64) -> Result<(), CheckpointError> {
     let path = of_step(folder, step);
     let renamed = CheckpointError::io("rename", hidden);
@@ -205,7 +205,7 @@ fn replace(hidden: &Path, path: &Path, aside: PathBuf) -> std::io::Result<PathBu
     Ok(aside)
 }
 
-/// An unused path for a checkpoint that is set aside or removed.
+/// An unused path for a checkpoint that is moved aside or removed.
 fn free_name(folder: &Path, prefix: &str, step: u64) -> PathBuf {
     let stem = format!("{prefix}{step:010}");
     let mut path = folder.join(&stem);

@@ -49,7 +49,7 @@ pub struct FileEntry {
     pub blake3: String,
     /// Scalars that the optimizer keeps for the parameters in this file.
     pub scalars: BTreeMap<String, Value>,
-    /// The tensors of which this file has a part, with their shapes.
+    /// The tensors that this file has a part of, with their shapes.
     ///
     /// The part is in the file under `NAME#START`, flat, where `START` is the index of its first
     /// element.

@@ -209,7 +209,7 @@ impl Shard {
         })
     }
 
-    /// Opens the file anew for every read: a process may have fewer open files than a run has
+    /// Opens the file again for every read: a process may have fewer open files than a run has
     /// ranks.
     pub(super) fn closed(self) -> Self {
         Self { file: None, ..self }

@@ -196,7 +196,7 @@ impl Writer {
     /// disk did not take. If the previous one takes longer than half of the timeout, this one is
     /// left out ([`CheckpointError::Behind`]), because other ranks may wait for this rank in their
     /// next step.
-    #[must_use = "a checkpoint that could not be written is told nowhere else"]
+    #[must_use = "the failure of a checkpoint is reported nowhere else"]
     pub fn submit(&mut self, job: Job) -> Option<Result<Written, CheckpointError>> {
         let mut before = None;
         if self.pending > 0 {
@@ -227,7 +227,7 @@ impl Writer {
     }
 
     /// Returns the result of a checkpoint that has finished since the last call, if any.
-    #[must_use = "a checkpoint that could not be written is told nowhere else"]
+    #[must_use = "the failure of a checkpoint is reported nowhere else"]
     pub fn poll(&mut self) -> Option<Result<Written, CheckpointError>> {
         if self.pending == 0 {
             return None;
@@ -243,7 +243,7 @@ impl Writer {
     }
 
     /// Waits for the next result; `None` if there is none to come.
-    #[must_use = "a checkpoint that could not be written is told nowhere else"]
+    #[must_use = "the failure of a checkpoint is reported nowhere else"]
     pub fn wait(&mut self) -> Option<Result<Written, CheckpointError>> {
         if self.pending == 0 {
             return None;

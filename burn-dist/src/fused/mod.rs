@@ -2,9 +2,9 @@
 //! on a GPU (`gpu`).
 //!
 //! Burn's optimizers make a pass, and a temporary of the parameter's size, for every operation.
-//! Here the same operations run in the same order on one element after the other. The result is
-//! Burn's but for the last bit, at the speed of memory, and does not depend on how a parameter is
-//! cut.
+//! Here the same operations run in the same order on one element after the other. The result equals
+//! Burn's, except for the last bit, at the speed of memory. It does not depend on how a parameter
+//! is cut.
 
 mod gpu;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a rank tells the others before they connect: its location and its algorithm.
+//! Facts that ranks exchange before they connect: location and algorithm.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub(super) struct Locality {
     /// CPUs that the rank may use, on the machine that runs one kernel.
     pub processors: Processors,
     machine: Digest,
-    /// Where it can map the memory of others: a part of that machine, such as a container.
+    /// The part of that machine where it can map the memory of others, such as a container.
     host: Digest,
     /// The part of the machine that it treats as its host, if options ask for that.
     part: Option<u64>,
@@ -68,7 +68,7 @@ fn boot() -> Vec<u8> {
     id.unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec())
 }
 
-/// What two processes must have in common to map each other's memory.
+/// Properties that two processes must share to map each other's memory.
 fn identity() -> [Vec<u8>; 5] {
     let namespace = |name: &str| {
         let link = std::fs::read_link(format!("/proc/self/ns/{name}"));

@@ -241,7 +241,7 @@ impl ProcessGroup {
     /// share memory whatever this group uses. The new group has its own progress thread and its own
     /// order of collectives. Ranks that wait for each other in several groups must use these groups
     /// in the same order, and a rank divides one group at a time. A failure in one group fails all
-    /// groups of all ranks, so nobody waits in vain. Messages and
+    /// groups of all ranks, so nobody waits forever. Messages and
     /// [`world_ranks`](Self::world_ranks) use ranks in the world.
     ///
     /// # Errors

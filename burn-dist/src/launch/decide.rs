@@ -29,7 +29,7 @@ pub(super) fn decide(vars: Vars) -> Result<World, WorldError> {
     }
 }
 
-/// The world of a process that was told to start ranks itself. Variables of launchers that have
+/// The world of a process that is asked to start ranks itself. Variables of launchers that have
 /// ended do not count.
 ///
 /// RANK and WORLD_SIZE count if they are complete: scripts that set them for one process on each

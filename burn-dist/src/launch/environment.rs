@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// The world of a process that was told to start ranks itself, for example by `--nproc`.
+    /// The world of a process that is asked to start ranks itself, for example with `--nproc`.
     ///
     /// It is [`World::single`] unless a launcher started this process as one of several ranks.
     /// Leftovers of MPI or Slurm in a shell's environment do not count, nor do incomplete variables

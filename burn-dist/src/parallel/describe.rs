@@ -38,7 +38,7 @@ pub(super) struct Description {
     device: String,
     options: String,
     entries: Vec<Entry>,
-    /// What steps each trainable parameter, and its learning-rate factor.
+    /// The optimizer and learning-rate factor of each trainable parameter.
     steps: Vec<(String, f64)>,
 }
 

@@ -251,7 +251,7 @@ pub enum ParallelError {
     /// Nodes have different numbers of ranks, so their shards would differ.
     #[error(
         "sharding within a node needs the same number of ranks on every node, but the nodes have \
-         {}. Start equally many on each, or set `shard_within` to a number of ranks or `all`",
+         {}. Start the same number on each, or set `shard_within` to a number of ranks or `all`",
         list(ranks)
     )]
     UnevenNodes {

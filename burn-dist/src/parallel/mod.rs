@@ -311,7 +311,7 @@ impl<M: Module> Parallel<M> {
 
     /// The model with gradient hooks, for computing a loss.
     ///
-    /// Call this anew right before every forward pass, on the same thread. If one thread trains
+    /// Call this again right before every forward pass, on the same thread. If one thread trains
     /// several models, [`sync_batch_norm`](ParallelOptions::sync_batch_norm) follows the last one
     /// taken.
     ///
@@ -435,7 +435,7 @@ impl<M: Module> Parallel<M> {
     /// # Errors
     ///
     /// - The state does not fit the model or the optimizer. This `Parallel` is then unusable.
-    /// - The call is in the middle of a step. The other ranks are told.
+    /// - The call is in the middle of a step. The other ranks get this error too.
     /// - Ranks restored different states. [`Strategy::Zero3`] does not detect this, because each
     ///   rank has other parameters anyway.
     pub fn restore(&mut self, source: &dyn StateSourceRead) -> Result<(), ParallelError> {

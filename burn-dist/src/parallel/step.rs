@@ -94,7 +94,7 @@ impl<M: Module> Parallel<M> {
     /// - A parameter was read in a way that [`model`](Parallel::model) forbids.
     /// - Another rank reported an error.
     ///
-    /// The other ranks are told at once, and no rank can go on.
+    /// The other ranks learn of it at once, and no rank can go on.
     pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
         forget_depth();
         // Another model of this thread may be next.
@@ -171,8 +171,8 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// As [`step`](Self::step), and the error of `then`, which the other ranks are told of. No rank
-    /// can go on then.
+    /// As [`step`](Self::step), and the error of `then`, which the other ranks receive. No rank can
+    /// go on then.
     pub fn step_with(
         &mut self,
         learning_rate: f64,

@@ -1,4 +1,4 @@
-//! Where a visitor or a mapper of a module is.
+//! Keeps the path of a visitor or mapper in a module.
 
 /// Has it keep the names on the way to what it visits in its field `path`, and, if that is asked
 /// for, the type of what holds the field that was entered last in `container`.

@@ -203,7 +203,7 @@ impl LossScale {
         }
     }
 
-    /// Continues from scalars that [`scalars`](Self::scalars) returned; without any, starts anew.
+    /// Continues from scalars that [`scalars`](Self::scalars) returned; without any, starts afresh.
     pub(crate) fn restore(&mut self, scalars: BTreeMap<String, Value>) -> Result<(), String> {
         if scalars.is_empty() {
             *self = Self::new(self.options);

@@ -235,8 +235,8 @@ impl Store {
 
     /// Gives `payload` to all ranks and returns theirs, in rank order.
     ///
-    /// All ranks call it with the same `tag` in the same order. It waits as long as
-    /// [`Store::connect`] was told to.
+    /// All ranks call it with the same `tag` in the same order. It waits as long as the limit of
+    /// [`Store::connect`].
     ///
     /// # Errors
     /// Fails if a rank does not come in time, failed, left or is at another tag, or if the store is
@@ -339,7 +339,7 @@ impl Store {
         self.abort_because_of(None, reason);
     }
 
-    /// Does the same and blames `culprit`: the others are told that it failed.
+    /// Does the same and blames `culprit`: the others learn that it failed.
     pub fn abort_because_of(&self, culprit: Option<usize>, reason: &str) {
         let Some(link) = &self.link else { return };
         self.faults.record(Fault {

@@ -52,7 +52,7 @@ pub(super) fn meeting(world: &World, limit: Duration) -> Result<Meeting, Rendezv
     }
 }
 
-/// Refuses impossible settings on every rank alike: the others would wait for rank 0 in vain.
+/// Refuses impossible settings on every rank alike: the others would wait for rank 0 forever.
 pub(super) fn check(world: &World, master: &Master) -> Result<(), RendezvousError> {
     match master.loopback() {
         Some(ip) if world.nodes() > 1 => Err(RendezvousError::Loopback {
@@ -167,7 +167,7 @@ fn may_span_nodes(world: &World, master: &Master) -> bool {
 
 /// Tells the other ranks why there is no store.
 ///
-/// Ranks of the same machine also look for the store at its loopback address, and are told there.
+/// Ranks of the same machine also look for the store at its loopback address, and learn it there.
 /// Ranks of other machines look only at MASTER_ADDR. If that address is translated on the way (the
 /// public address of a virtual machine, a Kubernetes service), they reach this rank and learn that
 /// it is refused. Otherwise it leads nowhere or to a third machine, and nobody can tell them: they

@@ -31,8 +31,8 @@ pub(crate) struct Roster {
     surveys: Vec<Survey>,
     queries: u64,
     first_fault: Option<Fault>,
-    /// The rank that made an exchange fail, unless there was a fault before. What the waiting ranks
-    /// report about it comes later.
+    /// The rank that made an exchange fail, unless there was a fault before. The reports of the
+    /// waiting ranks come later.
     missed: Option<Fault>,
     /// The ranks' own reports of their failures.
     aborts: BTreeMap<usize, String>,
@@ -65,7 +65,7 @@ struct Gather {
     since: Instant,
     deadline: Instant,
     payloads: Vec<Option<Vec<u8>>>,
-    /// Whether a rank was told which ones are missing.
+    /// Whether a rank already received the list of missing ones.
     told: bool,
 }
 
@@ -304,7 +304,7 @@ impl Roster {
         Ok(())
     }
 
-    /// A rank that has left and that the exchange waits for in vain.
+    /// A rank that has left although the exchange waits for it.
     fn left_before_gather(&self) -> Option<usize> {
         let gather = self.gather.as_ref()?;
         let mut ranks = self.members.iter().zip(&gather.payloads);

@@ -16,7 +16,7 @@ pub use watch::{Interrupt, Watch};
 
 use std::time::Duration;
 
-/// What a rank waits for.
+/// The events that end a rank's wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Interest {
     /// Room to send to this rank.
@@ -25,8 +25,8 @@ pub struct Interest {
     pub recv_from: Option<usize>,
 }
 
-/// Distances of a member's streams on a ring of `size`. 1 is the next member. The others are those
-/// that data needs to reach all members in the fewest rounds.
+/// Distances of a member's streams on a ring of `size`. 1 is the next member. With the others, data
+/// reaches all members in the fewest rounds.
 pub(crate) fn distances(size: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(1), |distance| Some(distance * 2)).take_while(move |at| *at < size)
 }

@@ -302,8 +302,8 @@ pub fn accept_side<S: Timed>(
     accept_side_if(stream, secret, purpose, deadline, || true)
 }
 
-/// Does [`accept_side`], and calls `take` after the other side's proof and before the verdict: a
-/// peer that is told that it is accepted is accepted.
+/// Does [`accept_side`], and calls `take` after the other side's proof and before the verdict. So a
+/// peer that receives a positive verdict is accepted.
 pub(crate) fn accept_side_if<S: Timed>(
     mut stream: S,
     secret: &Secret,

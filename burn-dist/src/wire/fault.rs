@@ -58,7 +58,7 @@ impl FaultBoard {
         self.inner.fault.get().is_some()
     }
 
-    /// Whether `rank` has left, so that waiting for it is in vain.
+    /// Whether `rank` has left, so that waiting for it is pointless.
     ///
     /// It said that it is done, or is known to have ended.
     pub fn left(&self, rank: usize) -> bool {

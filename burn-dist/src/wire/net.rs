@@ -197,7 +197,7 @@ pub(crate) fn configure(stream: &TcpStream) -> std::io::Result<()> {
 ///
 /// Not for elements of collectives: since Linux 5.11 a window of zero counts, so the system would
 /// treat a rank that is late and reads nothing as a vanished host. The collective's timeout and the
-/// news of failed ranks end such waits.
+/// news of failed ranks end these waits.
 pub(crate) fn configure_control(stream: &TcpStream) -> std::io::Result<()> {
     configure(stream)?;
     // Keep-alive is silent while data waits to be acknowledged; this limits that case.

@@ -1,4 +1,4 @@
-//! The secret that the ranks of a run share: only those who know it may join.
+//! The secret that the ranks of a run share: a process must know it to join.
 
 use std::collections::BTreeSet;
 use std::io::Read;

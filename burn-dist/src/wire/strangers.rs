@@ -49,8 +49,8 @@ impl Strangers {
         self.refusals.clone()
     }
 
-    /// Runs the handshake of `stream` in its own thread, called `thread`. There it passes to `then`
-    /// the stream and the caller's statement, or the reason for a refusal.
+    /// Runs the handshake of `stream` in its own thread, called `thread`. That thread passes to
+    /// `then` the stream and the caller's statement, or the reason for a refusal.
     ///
     /// The handshake has `limit`, and never more than [`HANDSHAKE_LIMIT`]. An authenticated
     /// connection makes no room for others any more.

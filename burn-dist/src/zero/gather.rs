@@ -55,7 +55,7 @@ fn take_whole(
 /// The parameters of a model that live as shards, and their gathered buckets.
 ///
 /// Forward reads buckets from the last to the first, backward in the reverse order. Reading a
-/// bucket starts the next ones in that direction, and frees those that were read longest ago.
+/// bucket starts the next ones in that direction, and frees the buckets that were read longest ago.
 /// Buckets of whole parameters and cut buckets alternate in one pass, so each kind has an order of
 /// its own.
 pub(crate) struct ShardedParameters {

@@ -130,7 +130,7 @@ impl Reducer {
         &self.partition.layouts
     }
 
-    /// Elements of each parameter of which this rank has the reduced gradient.
+    /// Elements of each parameter whose reduced gradient this rank has.
     pub(crate) fn owned(&self) -> &[Range<usize>] {
         &self.partition.owned
     }

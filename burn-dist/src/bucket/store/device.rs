@@ -30,7 +30,7 @@ pub(crate) trait DeviceCollectives: fmt::Debug + Send + Sync {
     /// Starts replacing `flat` by its mean over all ranks.
     fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle>;
 
-    /// Starts the mean of a bucket of which this rank wants only its shard.
+    /// Starts the mean of a bucket if this rank wants only its shard.
     ///
     /// The result is as long as the shard, in memory of its own. It is arbitrary if the shard is
     /// empty, since devices have no empty memory.

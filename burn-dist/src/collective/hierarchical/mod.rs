@@ -147,7 +147,7 @@ impl Nodes {
         watch.doing(self.ring.transport.meanwhile())
     }
 
-    /// Allocates a bucket of `bytes` bytes, of which rank `i` usually owns `owned(i)`.
+    /// Allocates a bucket of `bytes` bytes. Rank `i` usually owns the range `owned(i)`.
     pub(super) fn register(
         &mut self,
         what: &Descriptor,

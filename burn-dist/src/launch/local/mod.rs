@@ -348,7 +348,7 @@ impl Watch<'_> {
             self.told |= received.asks_to_stop();
             if over || matches!(received, Received::Interrupt { .. } | Received::Terminate) {
                 return output
-                    .give_up("the launcher was told to stop before all of it was written");
+                    .give_up("the launcher was asked to stop before all of it was written");
             }
         }
     }

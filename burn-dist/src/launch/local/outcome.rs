@@ -51,7 +51,7 @@ impl RankFailure {
         self.exit
     }
 
-    /// Whether the others waited for it in vain and the launcher ended it.
+    /// Whether the others waited for it until the launcher ended it.
     ///
     /// Its exit code then means nothing.
     pub fn held_others_up(&self) -> bool {

@@ -48,7 +48,7 @@ impl LastWords {
     }
 }
 
-/// Progress of a stream, for those who wait for its end.
+/// Progress of a stream, for a thread that waits for its end.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     bytes: AtomicU64,

@@ -21,7 +21,7 @@ struct Rank {
     child: Child,
     /// Set once it was waited for; until then its process id is its own.
     exit: Option<RankExit>,
-    /// Whether it was told to end before it did.
+    /// Whether it was asked to end before it did.
     hurried: bool,
     last_words: LastWords,
 }
@@ -131,7 +131,7 @@ impl Ranks {
         }
     }
 
-    /// Whether a rank was told to end before it did.
+    /// Whether a rank was asked to end before it did.
     pub(super) fn was_hurried(&self, rank: usize) -> bool {
         self.list.get(rank).is_some_and(|rank| rank.hurried)
     }

@@ -1,5 +1,5 @@
 //! Checks that a state is finite. A gradient that is not finite spoils everything computed from it,
-//! and such a state must not replace a good checkpoint.
+//! and the resulting state must not replace a good checkpoint.
 
 use burn::tensor::{DType, TensorData, bf16, f16};
 

@@ -174,8 +174,8 @@ pub(in crate::parallel) struct Whole<'a> {
 
 /// Takes the share of `rank` among `size` ranks.
 ///
-/// State that all ranks have is divided by whole parameters. Of sharded state every rank has its
-/// shard. Rank 0's values of buffers count, so rank 0 has them.
+/// State that all ranks have is divided by whole parameters. Every rank has its shard of sharded
+/// state. Rank 0's values of buffers count, so rank 0 has them.
 pub(in crate::parallel) fn share<M: Module>(
     model: &M,
     whole: &Whole<'_>,

@@ -223,8 +223,8 @@ impl SharedMemory {
 
     /// Allocates a bucket of `len` bytes that all ranks map. All ranks call it.
     ///
-    /// A rank touches only the parts `mine` of its peers' memory, those that it reduces, so only
-    /// they count as its own memory.
+    /// A rank touches only the parts `mine` of its peers' memory, which it reduces. So only these
+    /// parts count as its own memory.
     ///
     /// # Errors
     /// Names the rank that is out of memory or could not map a peer's.

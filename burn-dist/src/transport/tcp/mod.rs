@@ -77,7 +77,7 @@ impl Listener {
         self.address
     }
 
-    /// Connects to the ranks that this one sends to, and waits for those that send to it.
+    /// Connects to the ranks that this one sends to, and waits for the ranks that send to it.
     ///
     /// # Errors
     /// Fails if a rank cannot be reached, does not come in time, or does not know the secret.
