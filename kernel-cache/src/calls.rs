@@ -208,7 +208,7 @@ unsafe extern "C" fn destroy(program: *mut Program) -> Code {
     })
 }
 
-/// Copies bytes to a caller's buffer, whose size the caller was told.
+/// Copies bytes to a caller's buffer. The caller has asked for the size before.
 ///
 /// # Safety
 /// `out` has room for `bytes`, or is null.

@@ -19,7 +19,7 @@ const DIGEST: usize = blake3::OUT_LEN;
 const LARGEST: u64 = 64 << 20;
 
 /// How long a process waits for another one that compiles the same program: longer than any kernel
-/// takes, but not for ever, as the other may have been stopped. A process that has waited in vain
+/// takes, but not for ever, as the other may have been stopped. A process whose wait has timed out
 /// never waits again.
 const WAIT: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -1,18 +1,16 @@
-//! Kernels that are compiled once, and not at every start of a program: an Olivia WideResNet has
-//! 151 or more, which take up to a second each (docs/internals/kernel-cache.md).
+//! Compiles kernels once, and not at every start of a program. An Olivia WideResNet has at least
+//! 151 kernels, which take up to a second each (docs/internals/kernel-cache.md).
 //!
-//! What compiles them, cubecl with NVRTC, has no place where that could be told to it without a
-//! database of 93 crates. But it loads `libnvrtc.so` by its name when it first
-//! compiles something, and the system's loader takes a library of that name that is there already.
-//! [`keep`] puts one there: a few kilobytes whose functions are those of NVIDIA's library
-//! (`nvrtc`), but for those that make PTX of a program (`calls`), which look first whether it is
-//! known (`kept`), by its text, its options, the version of the headers (`headers`) and the
-//! compiler.
+//! cubecl compiles them with NVRTC, and its own cache needs a database of 93 crates. But cubecl
+//! loads `libnvrtc.so` by name when it first compiles something, and the system's loader reuses a
+//! loaded library of that name. [`keep`] loads one: a few kilobytes with the functions of NVIDIA's
+//! library (`nvrtc`). Only the functions that make PTX (`calls`) differ. They first look whether
+//! the program is known (`kept`), by its text, its options, the version of the headers (`headers`)
+//! and the compiler.
 //!
-//! Nothing else changes: who compiles what it must not keep, or asks for something other than PTX,
-//! gets it from NVIDIA's library. Where that is not possible (another system than Linux with glibc,
-//! no C compiler when this crate was built, the library loaded before), nothing is kept, and
-//! [`keep`] says why.
+//! Nothing else changes. NVIDIA's library compiles programs that must not be kept, and makes
+//! everything other than PTX. Nothing is kept on systems other than Linux with glibc, if there was
+//! no C compiler when this crate was built, or if the library was loaded before. [`keep`] says why.
 
 #[cfg(stand_in)]
 mod calls;

@@ -45,7 +45,7 @@ macro_rules! classifies {
 }
 pub(crate) use classifies;
 
-/// Those of a model that `trace` follows to its last batch normalization, before the layer `fc`.
+/// Methods of a model that `trace` follows to its last batch normalization, before the layer `fc`.
 macro_rules! is_traced {
     () => {
         fn flops(&self, image: [usize; 3]) -> Option<u64> {

@@ -144,8 +144,8 @@ fn is_sampled_as_usual(sampling: &[[u8; 2]]) -> bool {
     known(first) && others.iter().all(fits) && blocks <= MOST_BLOCKS
 }
 
-/// Bytes for the coefficients of a progressive image, of which any scan may change any; 0 for other
-/// images.
+/// Bytes for the coefficients of a progressive image, because any scan may change any of them; 0
+/// for other images.
 pub(super) fn coefficients(bytes: &[u8]) -> u64 {
     let Some(frame) = Frame::find(bytes).filter(|frame| frame.code == PROGRESSIVE) else {
         return 0;

@@ -3,7 +3,7 @@
 //! A cache folder is named by the archive's path, size and time of modification. It is written
 //! under a temporary name and renamed when it is complete. One of several processes unpacks, and
 //! the others wait for its lock. A note in the folder has the length of each file, so that a folder
-//! from which a cleaner removed something is made anew.
+//! from which a cleaner removed something is made again.
 //!
 //! A process that is killed while unpacking leaves its temporary folder. Others remove it once they
 //! know that nobody writes to it: see [`remove_abandoned`].

@@ -36,9 +36,9 @@ pub struct TrainArgs {
     /// Writes the run to this folder. Defaults to runs/<configuration>-<time>.
     #[arg(long, value_name = "DIR", value_parser = paths::argument())]
     run_dir: Option<PathBuf>,
-    /// What to continue from: auto (the last good checkpoint of the run folder, else of the newest
-    /// run of the same configuration), off, or the path of a checkpoint or run folder, whose
-    /// configuration is taken where --config names none.
+    /// Continues from: auto (the last good checkpoint of the run folder, else of the newest run of
+    /// the same configuration), off, or the path of a checkpoint or run folder. Without --config,
+    /// its configuration is used.
     // The last one counts: restarted ranks get one more.
     #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off", overrides_with = "resume")]
     resume: Resume,

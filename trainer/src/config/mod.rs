@@ -54,11 +54,11 @@ use source::Sources;
 /// Everything that decides what a run does, every default filled in.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Config {
-    /// What is trained.
+    /// The model to train.
     pub model: ModelConfig,
     /// How a file of weights is taken.
     pub weights: WeightsConfig,
-    /// What is learned from.
+    /// The data set.
     pub data: DataConfig,
     /// How gradients change parameters.
     pub optimizer: OptimizerConfig,
@@ -72,7 +72,7 @@ pub struct Config {
     pub ema: EmaConfig,
     /// How the ranks work together.
     pub parallel: ParallelConfig,
-    /// What is written while training.
+    /// The logs that training writes.
     pub log: LogConfig,
     /// When the state of the run is saved.
     pub checkpoint: CheckpointConfig,

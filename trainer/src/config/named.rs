@@ -52,7 +52,7 @@ macro_rules! named_section {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, serde::Serialize, schemars::JsonSchema)]
         pub struct $config {
-            /// What `name` says, with the keys of that alone.
+            /// The kind that `name` selects, with its own keys.
             #[serde(flatten)]
             pub kind: $kind,
             /// The keys that go with every name.
@@ -60,7 +60,7 @@ macro_rules! named_section {
             pub keys: $keys,
         }
 
-        #[doc = concat!("What `[", $section, "] name` says.")]
+        #[doc = concat!("The choices of `[", $section, "] name`.")]
         #[derive(Clone, Debug, PartialEq, serde::Serialize, schemars::JsonSchema)]
         #[serde(tag = "name")]
         #[allow(missing_docs)]

@@ -30,7 +30,7 @@ pub struct Key {
     pub variant: Option<String>,
     /// The key.
     pub name: String,
-    /// What it means.
+    /// Its meaning.
     pub description: String,
     /// Type in TOML.
     pub kind: String,

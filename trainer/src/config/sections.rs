@@ -113,8 +113,9 @@ impl TrainConfig {
 keys! {
     /// `[parallel]`: how the ranks share the work.
     ParallelConfig {
-        /// What each rank holds: everything (`ddp`), or a shard of the optimizer state (`zero-1`),
-        /// also of the gradients (`zero-2`), and also of the parameters (`zero-3`). Default `ddp`.
+        /// The state that each rank holds: everything (`ddp`), or a shard of the optimizer state
+        /// (`zero-1`), also of the gradients (`zero-2`), and also of the parameters (`zero-3`).
+        /// Default `ddp`.
         #[serde(with = "by_name")]
         #[schemars(schema_with = "by_name::schema::<Strategy>")]
         strategy: Strategy = Strategy::Ddp,

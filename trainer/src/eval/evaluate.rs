@@ -152,7 +152,7 @@ struct Scored {
 
 /// Sums of an evaluation.
 ///
-/// Counts are integers, and losses in f32 are summed in f64. The sums are exact but for the last
+/// Counts are integers, and losses in f32 are summed in f64. The sums are exact except for the last
 /// digits, so compared values do not depend on how ranks divide the samples.
 struct Sums {
     loss: f64,

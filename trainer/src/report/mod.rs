@@ -20,7 +20,7 @@ use folder::Run;
 /// File in the run folder.
 pub const FILE: &str = "report.html";
 
-/// Maximum number of compared runs: more curves cannot be told apart.
+/// Maximum number of compared runs: more curves look alike.
 pub const MOST_RUNS: usize = 32;
 
 /// Error of a report.

@@ -104,7 +104,7 @@ impl<'a> Trainer<'a> {
     /// Trains the configured model.
     ///
     /// # Errors
-    /// Any error that ends the run early. The other ranks are told. With several ranks, this
+    /// Any error that ends the run early. The other ranks receive it. With several ranks, this
     /// process ends at most `parallel.abort_seconds` later, whatever it does then.
     pub fn run(self) -> Result<Summary, TrainError> {
         let loaded = self.loaded;

@@ -21,7 +21,7 @@ use affine::Affine;
 /// Cubuk et al. 2019, <https://arxiv.org/abs/1909.13719>.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct RandAugment {
-    /// Number of operations per image, each drawn anew.
+    /// Number of operations per image, each drawn independently.
     pub(super) operations: u8,
     /// Their strength, out of [`MAX_MAGNITUDE`].
     pub(super) magnitude: u8,

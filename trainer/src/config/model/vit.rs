@@ -56,7 +56,7 @@ keys! {
         /// Width of the hidden layer in a block as a multiple of `dim`. Default 4.
         #[serde(skip_serializing_if = "Option::is_none")]
         mlp_ratio: Option<usize> = None,
-        /// What the classifier reads: `class-token` or `mean` (of all patches). Default
+        /// The input of the classifier: `class-token` or `mean` (of all patches). Default
         /// `class-token`.
         pooling: PoolingName = PoolingName::default(),
         /// Probability of zeroing a value after the embedding and after each linear layer except

@@ -28,8 +28,8 @@ pub use muon::AdjustLr;
 
 named_section! {
     /// `[optimizer]`: how gradients change parameters. The keys depend on `name`. Formulas and
-    /// defaults are PyTorch's where it has the optimizer, but for the default `lr` of SGD, `eps` of
-    /// Adafactor, and Muon's iteration, which is in f32. LAMB is that of its paper: it clips
+    /// defaults are PyTorch's where it has the optimizer. Exceptions: the default `lr` of SGD,
+    /// `eps` of Adafactor, and Muon's iteration, which is in f32. LAMB follows its paper: it clips
     /// nothing by itself (`train.clip_norm`), and adapts the size of all parameters' updates.
     "optimizer" OptimizerConfig(OptimizerKeys) OptimizerKind: AnyOptimizer, None;
     "sgd" Sgd(sgd::SgdConfig),
@@ -86,7 +86,7 @@ pub trait AnyOptimizer {
     }
 
     /// Builds the optimizer. Sets all hyperparameters, because some defaults of Burn differ from
-    /// those that published recipes assume.
+    /// the values that published recipes assume.
     fn build(&self) -> ParameterOptimizer;
 
     /// Parameters left to other optimizers. These groups come after all others.

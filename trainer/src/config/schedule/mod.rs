@@ -62,8 +62,8 @@ keys! {
         /// batch that grows with the ranks (`train.micro_batch_size` without `train.batch_size`).
         /// `none` leaves it. Default `none`.
         lr_scaling: LrScaling = LrScaling::default(),
-        /// Epochs of linear warm-up. Of n steps (or epochs), the first has 1/n of the rise and the
-        /// last all of it. Default 0; `one-cycle` has its own.
+        /// Epochs of linear warm-up. In a warm-up of n steps (or epochs), the first has 1/n of the
+        /// rise and the last all of it. Default 0; `one-cycle` has its own.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "epochs"))]
         warmup_epochs: Option<f64> = None,

@@ -33,7 +33,7 @@ pub struct EventWriter {
 impl EventWriter {
     /// Starts a new file in `folder`.
     ///
-    /// TensorBoard is told to drop steps after `steps` in older files.
+    /// The file tells TensorBoard to drop steps after `steps` in older files.
     ///
     /// # Errors
     /// Fails if the folder or the file cannot be made.
