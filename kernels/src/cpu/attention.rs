@@ -28,8 +28,8 @@ pub struct Attention {
     pub depth: usize,
     /// Factor of the scores, usually `1 / √depth`.
     pub scale: f32,
-    /// Rounds the factors of all products to bf16; sums and softmax stay in f32. Has no effect on a
-    /// CPU without bf16 dot products, where rounding would only cost time.
+    /// Rounds the factors of all products to bf16; sums and softmax stay in f32. Nothing is rounded
+    /// on a CPU without bf16 dot products, because that would only cost time.
     pub bf16: bool,
 }
 
@@ -86,7 +86,7 @@ impl Attention {
         self.heads * self.depth
     }
 
-    /// Returns the rows that the sequence and head after `index` will read.
+    /// The memory that the sequence and head after `index` will read.
     fn ahead(&self, index: usize, qkv: &[f32], gradient: Option<&[f32]>) -> Ahead {
         if index + 1 == self.batch * self.heads {
             return Ahead::default();
@@ -101,7 +101,7 @@ impl Attention {
         }
     }
 
-    /// Returns the offsets of sequence and head `index` in query, key and value, and in the result.
+    /// The start of sequence and head `index`: in query, key and value, and in the result.
     fn starts(&self, index: usize) -> (usize, usize) {
         let (sequence, head) = (index / self.heads, index % self.heads);
         let width = self.width();
@@ -111,12 +111,11 @@ impl Attention {
 }
 
 impl Kernels {
-    /// Computes `output = softmax(scale · q kᵀ) v` for every head.
+    /// `output = softmax(scale · q kᵀ) v` for every head.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero, if the length of a slice does not match the shape, or if the scale
-    /// is not positive.
+    /// A size of zero, slices whose lengths do not match the shape, a scale that is not positive.
     pub fn attention(
         &self,
         shape: &Attention,
@@ -254,7 +253,7 @@ impl Kernels {
             return unsafe { small::multiply(&self.workspace, size, &a, &b, to) };
         }
         let panel = 2 * self.table.lanes;
-        // Columns beyond the last token are multiplied too, but never stored.
+        // Rows beyond the last token are multiplied too, but never stored.
         let mut turned = self.workspace.take(shape.depth * scores.step);
         let turned = turned.pointer();
         // SAFETY: the caller guarantees both matrices and the scores; `turned` has a row of whole
@@ -304,8 +303,7 @@ impl Kernels {
         // SAFETY: the caller guarantees all matrices.
         unsafe {
             if !shape.depth.is_multiple_of(lanes) {
-                // Vectors are loaded whole, so the row length must be a multiple of the vector
-                // length.
+                // Vectors are read whole, so rows are whole vectors wide.
                 let step = shape.depth.next_multiple_of(lanes);
                 wide = self.workspace.zeros(shape.tokens * step);
                 for (row, to) in wide.slice().chunks_exact_mut(step).enumerate() {

@@ -31,12 +31,12 @@ pub struct Moments<'a> {
     pub of_batch: bool,
 }
 
-/// Outputs for the gradients of a batch normalisation.
+/// The outputs for the gradients of a batch normalization.
 #[derive(Debug)]
 pub struct BatchNormGradients<'a> {
     /// Gradient of the input.
     pub input: &'a mut [f32],
-    /// Added to that, if there is any: where the input goes around the layer too.
+    /// Added to that, if given: the gradient of a path around the layer.
     pub more: Option<&'a [f32]>,
     /// Gradient of the weight.
     pub weight: &'a mut [f32],
@@ -61,8 +61,8 @@ impl BatchNorm {
         Ok(scale.collect())
     }
 
-    /// Calls `run` with the first element and the number of rows of every piece. It starts with the
-    /// last pieces, because the pass before has left them in the cache.
+    /// Calls `run` with the first element and the number of rows of each piece, from last to first:
+    /// the previous pass over all rows left the last ones in the cache.
     fn last_first(&self, run: impl Fn(usize, usize) + Sync + Send) {
         let size = rows_per_piece(self.shape.columns);
         let count = self.shape.rows.div_ceil(size);
@@ -84,11 +84,11 @@ impl BatchNorm {
 }
 
 impl Kernels {
-    /// Computes mean and (biased) variance of every channel of `input`.
+    /// Mean and (biased) variance of every channel of `input`.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero or the length of a slice does not match the shape.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn batch_norm_moments(
         &self,
         shape: Rows,
@@ -125,15 +125,14 @@ impl Kernels {
         Ok(())
     }
 
-    /// Computes `output = (input − mean) / √(variance + epsilon) · weight + bias`, then ReLU if
-    /// requested.
+    /// `output = (input − mean) / √(variance + epsilon) · weight + bias`, then ReLU if asked for.
     ///
-    /// In training the moments come from [`Kernels::batch_norm_moments`]; in evaluation they are
-    /// the running ones.
+    /// In training the moments are those of [`Kernels::batch_norm_moments`], in evaluation the
+    /// running ones.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero or the length of a slice does not match the shape.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn batch_norm(
         &self,
         norm: &BatchNorm,
@@ -160,11 +159,11 @@ impl Kernels {
 
     /// The gradients of [`Kernels::batch_norm`] with respect to input, weight and bias.
     ///
-    /// What ReLU has cut is computed again from the input, so the output need not be kept.
+    /// ReLU's cut is computed again from the input, so the output need not be kept.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices of other lengths than the shape says.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn batch_norm_gradient(
         &self,
         norm: &BatchNorm,

@@ -78,13 +78,12 @@ impl Kernels {
         Ok(())
     }
 
-    /// Transposes `batch` matrices from \[batch, rows, columns\] to \[batch, columns, rows\].
-    ///
-    /// It converts images between channels first and channels last.
+    /// Transposes `batch` matrices: `input` is \[batch, rows, columns\], `output` \[batch, columns,
+    /// rows\]. Images go from channels first to channels last and back by this.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero or the length of a slice does not match the shape.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn transpose(
         &self,
         batch: usize,
@@ -134,11 +133,11 @@ impl Kernels {
         Ok(())
     }
 
-    /// Computes the gradient of a bias: the column sums of `gradient`.
+    /// The gradient of a bias: the sums of the columns of `gradient`.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero or the length of a slice does not match the shape.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn bias_gradient(
         &self,
         shape: Rows,

@@ -1,4 +1,4 @@
-//! Operations on the result of a matrix product, in one pass.
+//! Operations after a matrix product, in one pass over its result.
 
 use crate::cpu::elementwise::Rows;
 use crate::cpu::kernels::Kernels;
@@ -6,8 +6,7 @@ use crate::cpu::parallel::Shared;
 use crate::cpu::table::Table;
 use crate::error::{KernelError, length};
 
-/// Optional operations after a product: bias, residual, ReLU and the derivative of GELU, in this
-/// order.
+/// Adds a bias and a residual, applies ReLU, and multiplies by GELU's slope; each is optional.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue<'a> {
     /// Added to every row.
@@ -16,8 +15,8 @@ pub struct Epilogue<'a> {
     pub residual: Option<&'a [f32]>,
     /// Applies ReLU afterwards.
     pub relu: bool,
-    /// Input of a GELU whose output's gradient the values are. They are multiplied by GELU's
-    /// derivative at this input, element by element, and become the input's gradient.
+    /// The input of GELU, if the values are the gradient of its output. They are multiplied element
+    /// by element by the slope there, and so become the gradient of the input.
     pub gelu_input: Option<&'a [f32]>,
 }
 
@@ -54,7 +53,7 @@ impl Epilogue<'_> {
         (start, rows): (usize, usize),
         values: Shared,
     ) {
-        // SAFETY: guaranteed by the caller; gradients are read and written at the same place.
+        // SAFETY: guaranteed by the caller; of gradients read and written at the same place.
         unsafe {
             if !self.adds_nothing() {
                 self.add(table, columns, (start, rows), values);
@@ -94,7 +93,7 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero or the length of a slice does not match the shape.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn finish(
         &self,
         shape: Rows,

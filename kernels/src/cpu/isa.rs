@@ -1,4 +1,4 @@
-//! The choice of the instruction set: the best of this CPU, or a requested one.
+//! Which instruction set is used: the best of this CPU, or the one a switch asks for.
 
 use crate::error::KernelError;
 
@@ -32,7 +32,7 @@ impl Isa {
         }
     }
 
-    /// Returns true if this CPU supports it.
+    /// Whether this CPU has it.
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
@@ -53,7 +53,7 @@ impl Isa {
         }
     }
 
-    /// Returns the instruction sets of this CPU, the best first.
+    /// The instruction sets of this CPU, the best first.
     pub fn available() -> Vec<Self> {
         Self::ALL
             .into_iter()
@@ -61,7 +61,7 @@ impl Isa {
             .collect()
     }
 
-    /// Returns the best instruction set of this CPU.
+    /// The best instruction set of this CPU.
     pub fn best() -> Self {
         Self::ALL
             .into_iter()
@@ -69,11 +69,11 @@ impl Isa {
             .unwrap_or(Self::Portable)
     }
 
-    /// Returns the instruction set that [`ISA_VARIABLE`] names, or else the best.
+    /// The instruction set that [`ISA_VARIABLE`] names, or else the best.
     ///
     /// # Errors
     ///
-    /// Fails if the variable names an unknown instruction set, or one that this CPU lacks.
+    /// The variable holds no name of an instruction set, or one that this CPU lacks.
     pub fn from_env() -> Result<Self, KernelError> {
         match std::env::var_os(ISA_VARIABLE) {
             None => Ok(Self::best()),
@@ -92,7 +92,7 @@ impl Isa {
             .checked()
     }
 
-    /// Returns itself if this CPU supports it.
+    /// Itself where this CPU has it.
     pub(crate) fn checked(self) -> Result<Self, KernelError> {
         if self.is_available() {
             return Ok(self);

@@ -15,21 +15,21 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Creates the kernels of this CPU's best instruction set, or of the one in
-    /// [`crate::cpu::ISA_VARIABLE`].
+    /// The kernels of the best instruction set of this CPU, or of the one that the variable
+    /// [`crate::cpu::ISA_VARIABLE`] names.
     ///
     /// # Errors
     ///
-    /// Fails if the variable names an unknown instruction set, or one that this CPU lacks.
+    /// The variable holds no name of an instruction set, or one that this CPU lacks.
     pub fn new() -> Result<Self, KernelError> {
         Self::with_isa(Isa::from_env()?)
     }
 
-    /// Creates the kernels of the instruction set `isa`.
+    /// The kernels of the instruction set `isa`.
     ///
     /// # Errors
     ///
-    /// Fails if this CPU lacks it.
+    /// This CPU lacks it.
     pub fn with_isa(isa: Isa) -> Result<Self, KernelError> {
         Ok(Self {
             table: table(isa.checked()?),

@@ -8,13 +8,12 @@ use crate::error::{KernelError, length};
 const OP: &str = "layer norm";
 
 impl Kernels {
-    /// Computes `output = (input − mean) / √(variance + epsilon) · weight + bias` for every row.
-    ///
-    /// Mean and (biased) variance are those of the row.
+    /// `output = (input − mean) / √(variance + epsilon) · weight + bias`, with mean and (biased)
+    /// variance of each row.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero or the length of a slice does not match the shape.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn layer_norm(
         &self,
         shape: Rows,

@@ -1,4 +1,4 @@
-//! Matrix products in f32 through the crate `gemm`, which reaches the CPU's peak.
+//! Matrix products in f32, through the crate `gemm`, which reaches the peak of the CPU.
 
 use crate::cpu::kernels::Kernels;
 use crate::error::{KernelError, length, volume};
@@ -36,12 +36,12 @@ impl Matmul {
 }
 
 impl Kernels {
-    /// Computes `product = left · right` in f32. Always uses the best instruction set of the CPU,
-    /// which the crate `gemm` chooses itself.
+    /// `product = left · right` in f32. Always on the best instruction set of the CPU, as the
+    /// crate `gemm` chooses it itself.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero or the length of a slice does not match the shape.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn matmul(
         &self,
         shape: &Matmul,

@@ -83,11 +83,11 @@ impl MaxPool2d {
 }
 
 impl Kernels {
-    /// Computes the largest value of every window; NaN if one of its values is NaN.
+    /// The largest value of every window; NaN if one of them is NaN.
     ///
     /// # Errors
     ///
-    /// Fails if the shape has no output or the length of a slice does not match.
+    /// A shape without output, slices whose lengths do not match it.
     pub fn max_pool2d(
         &self,
         shape: &MaxPool2d,
@@ -109,12 +109,12 @@ impl Kernels {
         Ok(())
     }
 
-    /// Computes the gradient of [`Kernels::max_pool2d`]. Each window's gradient goes to the first
-    /// of its pixels, by rows, that has the largest value.
+    /// The gradient of [`Kernels::max_pool2d`]. The gradient of a window goes to its first pixel,
+    /// by rows, that has the largest value.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Kernels::max_pool2d`].
+    /// As for [`Kernels::max_pool2d`].
     pub fn max_pool2d_gradient(
         &self,
         shape: &MaxPool2d,

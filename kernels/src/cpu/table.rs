@@ -131,7 +131,7 @@ functions!(
 #[cfg(target_arch = "aarch64")]
 functions!(instances neon, Neon, crate::cpu::simd::neon::Neon, #[target_feature(enable = "neon")]);
 
-/// Returns the table of an instruction set that this CPU supports.
+/// The table of an instruction set that this CPU has.
 pub(crate) fn table(isa: Isa) -> &'static Table {
     match isa {
         #[cfg(target_arch = "x86_64")]

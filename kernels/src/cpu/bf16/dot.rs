@@ -15,11 +15,11 @@ use crate::error::KernelError;
 
 /// Depth of a block; even.
 const DEPTH: usize = 768;
-/// Largest number of micro-tiles in the rows of a block.
+/// Maximum number of micro-tiles in the rows of a block.
 const BLOCK: usize = 20;
-/// Smallest number of micro-tiles in the rows of a block, if the matrix has as many.
+/// Minimum, if the product has as many.
 const LEAST: usize = 4;
-/// Smallest number of blocks, if the product is large enough.
+/// Minimum number of blocks, if the product is large enough.
 const BLOCKS: usize = 8;
 
 /// Steps of the depth that are packed at a time.
@@ -77,7 +77,7 @@ struct Packed<'a> {
 impl Packed<'_> {
     /// Returns a panel of a part of the depth.
     fn panel(&self, part: usize, index: usize) -> *const u32 {
-        // SAFETY: that many parts and panels exist.
+        // SAFETY: the matrix has that part and panel.
         unsafe {
             self.words
                 .at((part * self.panels + index) * self.panel)
@@ -87,22 +87,22 @@ impl Packed<'_> {
     }
 }
 
-/// Operations fused into the product while its data is in the cache.
+/// Work that is done on the way, while the numbers are in the cache.
 #[derive(Default)]
 pub(super) struct Beside<'a> {
     /// Applied to the product; its lengths have been checked.
     pub epilogue: Epilogue<'a>,
-    /// Applied to the left matrix before the product.
+    /// Applied to the left matrix first.
     pub map: Option<Map>,
-    /// Receives the column sums of the right matrix, which is not transposed.
+    /// Receives the sums of the columns of the right matrix, which is not transposed.
     pub sums: Option<&'a mut [f32]>,
 }
 
-/// Multiplies matrices whose lengths have been checked. Requires a CPU with AVX-512 BF16.
+/// Multiplies matrices whose lengths have been checked, on a CPU with AVX-512 BF16.
 ///
 /// # Errors
 ///
-/// Returns the errors of the epilogue.
+/// Errors of the epilogue.
 pub(super) fn multiply(
     kernels: &Kernels,
     shape: &Matmul,
@@ -149,11 +149,11 @@ pub(super) fn multiply(
             )
         }),
     };
-    // Its rows are read sequentially only if the whole matrix is packed at once.
+    // Its rows are read from end to end only if the whole matrix is packed at once.
     let all_left =
         (left.lane == 1).then(|| left.pack_all(map, workspace, [rows, ROWS, depth], |_, _| ()));
 
-    // The same number for every thread, and all of the same size.
+    // The same number for every thread, all of the same size.
     let all = rows.div_ceil(ROWS);
     let blocks = match all.div_ceil(BLOCK) {
         1..BLOCKS => all.div_ceil(LEAST).min(BLOCKS),

@@ -1,5 +1,6 @@
-//! Matrix products of numbers rounded to bf16 with sums in f32. They run at twice the speed of f32
-//! on a CPU with bf16 dot products; other CPUs give the same results up to the order of the sums.
+//! Matrix products of numbers rounded to bf16, summed in f32. They are twice as fast as f32 on a
+//! CPU with dot products of bf16 pairs. Elsewhere the results are the same, up to the order of
+//! sums.
 
 #[cfg(target_arch = "x86_64")]
 mod dot;
@@ -22,7 +23,7 @@ use crate::error::{KernelError, length};
 pub enum Input<'a> {
     /// The values themselves.
     Plain(&'a [f32]),
-    /// GELU of these values. It is computed on the fly and not kept.
+    /// The GELU of these. It is computed on the way and not kept.
     Gelu(&'a [f32]),
 }
 
@@ -45,11 +46,11 @@ fn round(value: f32) -> f32 {
 }
 
 impl Kernels {
-    /// Computes `product = left · right` with both factors rounded to bf16 and sums in f32.
+    /// `product = left · right` with both rounded to bf16 and sums in f32.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero or the length of a slice does not match the shape.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn matmul_bf16(
         &self,
         shape: &Matmul,
@@ -66,11 +67,12 @@ impl Kernels {
         )
     }
 
-    /// Computes [`Kernels::matmul_bf16`] fused with the operations before and after it.
+    /// [`Kernels::matmul_bf16`] with operations before and after it, while the data is in the
+    /// cache.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero or the length of a slice does not match the shape.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn linear_bf16(
         &self,
         shape: &Matmul,
@@ -98,15 +100,13 @@ impl Kernels {
         self.finish(rows, product, epilogue)
     }
 
-    /// Computes the gradients of a linear layer's weight and bias.
-    ///
-    /// The weight's gradient is [`Kernels::matmul_bf16`] of the transposed input `x` \[rows, in\]
-    /// and the gradient `dy` \[rows, out\] of the output. The bias's gradient is the column sums of
-    /// `dy`.
+    /// The gradients of a linear layer's weight, as [`Kernels::matmul_bf16`] of its transposed
+    /// input `x` \[rows, in\] and the gradient `dy` \[rows, out\] of its output, and of its bias,
+    /// the sums of the columns of `dy`.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero or the length of a slice does not match the shape.
+    /// A size of zero, slices whose lengths do not match the shape.
     pub fn linear_gradients_bf16(
         &self,
         [rows, inputs, outputs]: [usize; 3],
@@ -141,8 +141,8 @@ impl Kernels {
         self.bias_gradient(shape, dy, bias_gradient)
     }
 
-    /// Returns true if products in bf16 are faster than in f32: the CPU has AVX-512 BF16 and no
-    /// other instruction set was requested.
+    /// Whether products of bf16 are faster than those of f32: the CPU has AVX-512 BF16 and no
+    /// other instruction set was asked for.
     pub fn has_bf16(&self) -> bool {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         return self.isa() == crate::cpu::isa::Isa::Avx512

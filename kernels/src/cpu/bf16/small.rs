@@ -4,12 +4,12 @@ use super::source::Source;
 use super::vector::{COLUMNS, ROWS, tile};
 use crate::cpu::workspace::Workspace;
 
-/// Computes `product = left · right`; the rows of the product are `step` apart.
+/// `product = left · right`, the rows of the product `step` apart.
 ///
 /// # Safety
 ///
-/// The CPU has AVX-512 BF16; the matrices are \[rows, depth\] and \[depth, columns\]; the product
-/// has its rows, and no other thread touches them.
+/// The CPU has AVX-512 BF16; the matrices are \[rows, depth\] and \[depth, columns\]; the
+/// product has its rows, and no other thread touches them.
 pub(crate) unsafe fn multiply(
     workspace: &Workspace,
     [rows, columns, depth]: [usize; 3],

@@ -1,4 +1,4 @@
-//! Packing of f32 matrices into panels of bf16 pairs.
+//! Matrices of f32 whose panels are packed into pairs of bf16.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use super::vector::{Left, ROWS, pack_adjacent, pack_apart, pack_rows};
 use crate::cpu::parallel::Shared;
 use crate::cpu::workspace::Workspace;
 
-/// A function applied to numbers before rounding: count, from, to.
+/// A function of numbers before they are rounded: count, from, to.
 pub(super) type Map = unsafe fn(usize, *const f32, *mut f32);
 
 /// Steps of the depth that pass through a [`Map`] at a time; even.
 const MAPPED: usize = 8;
 
-/// A matrix to pack into panels.
+/// A matrix whose panels are packed.
 pub(crate) struct Source {
     pub start: Shared,
     /// Distance between the lanes of a panel.
@@ -51,8 +51,8 @@ impl Source {
         }
     }
 
-    /// Packs the rows `lanes` of a left matrix. Returns the place of the first micro-tile's rows
-    /// and the distance to the next micro-tile in words.
+    /// Packs the rows `lanes` of a left matrix. Returns the rows of the first micro-tile, and the
+    /// number of words to the rows of the next one.
     ///
     /// # Safety
     ///
@@ -80,7 +80,7 @@ impl Source {
         (left, tile)
     }
 
-    /// Applies `map` to `lanes` adjacent lanes and packs the result like [`Source::pack`].
+    /// [`Source::pack`] of the results of `map` for all `lanes` lanes, which are adjacent.
     ///
     /// # Safety
     ///
@@ -102,7 +102,7 @@ impl Source {
         };
         for start in steps.clone().step_by(MAPPED) {
             let count = MAPPED.min(steps.end - start);
-            // SAFETY: guaranteed by the caller; the scratch memory has room for that many steps.
+            // SAFETY: guaranteed by the caller; the scratch memory has room for these steps.
             unsafe {
                 map(count * lanes, self.start.at(start * self.step), scratch);
                 let to = to.add((start - steps.start) / 2 * width);
@@ -111,8 +111,7 @@ impl Source {
         }
     }
 
-    /// Applies `map` to the rows, whose steps are adjacent, and packs the result like
-    /// [`Source::pack_left`].
+    /// [`Source::pack_left`] of the results of `map` for the rows, whose steps are adjacent.
     ///
     /// # Safety
     ///
@@ -129,7 +128,7 @@ impl Source {
         let scratch = scratch.pointer();
         for first in lanes.clone().step_by(ROWS) {
             let count = ROWS.min(lanes.end - first);
-            // SAFETY: guaranteed by the caller; the scratch memory has room for that many rows.
+            // SAFETY: guaranteed by the caller; the scratch memory has room for these rows.
             unsafe {
                 for lane in 0..count {
                     let from = self.start.at((first + lane) * self.lane + steps.start);

@@ -10,7 +10,7 @@ use crate::cpu::simd::avx512::transposed;
 
 /// Rows of a micro-tile.
 pub(super) const ROWS: usize = 12;
-/// Rows of a micro-tile of which at most half exist.
+/// Rows of a micro-tile that is at most half full.
 const FEW: usize = ROWS / 2;
 /// Steps of the depth that are prefetched while packing, because rows come from memory, not from a
 /// cache.
@@ -30,12 +30,12 @@ fn mask(count: usize) -> u16 {
 /// Packs `lanes` lanes that are adjacent in memory into panels of `width`, `panel` words apart;
 /// steps of the depth are `step` apart.
 ///
-/// Rows are read sequentially, as they lie in memory.
+/// Rows are read from end to end, as they lie in memory.
 ///
 /// # Safety
 ///
-/// The CPU has AVX-512 and its BF16; `from` has `depth` steps of `lanes` elements; `to` has room
-/// for the panels.
+/// The CPU has AVX-512 and its BF16; `from` has `depth` steps of `lanes` elements; `to` has
+/// room for the panels.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn pack_adjacent(
     (lanes, width): (usize, usize),
@@ -79,7 +79,7 @@ pub(super) unsafe fn pack_adjacent(
     }
 }
 
-/// Rounds `rows` rows of `depth` elements that are `step` apart, into rows of whole words.
+/// Rounds `rows` rows of `depth` elements that are `step` apart, to rows of whole words.
 ///
 /// # Safety
 ///
@@ -133,8 +133,8 @@ fn rounded(low: __m512, high: __m512) -> __m512i {
 ///
 /// # Safety
 ///
-/// The CPU has AVX-512 and its BF16; `from` has `lanes` ≤ `width` rows of `depth` elements; `to`
-/// has room for the panel.
+/// The CPU has AVX-512 and its BF16; `from` has `lanes` ≤ `width` rows of `depth` elements;
+/// `to` has room for the panel.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn pack_apart(
     (lanes, width): (usize, usize),
@@ -190,11 +190,11 @@ impl Left {
         Self { start, row: 1 }
     }
 
-    /// Returns the words that start `words` later.
+    /// The panel or rows that begin `words` later.
     ///
     /// # Safety
     ///
-    /// The words exist.
+    /// The memory holds at least `words` more.
     pub unsafe fn later(self, words: usize) -> Self {
         // SAFETY: guaranteed by the caller.
         let start = unsafe { self.start.add(words) };
@@ -202,12 +202,12 @@ impl Left {
     }
 }
 
-/// Computes `c (+)= a · b` for a micro-tile of which `rows` × `columns` exist.
+/// `c (+)= a · b` for a micro-tile; only `rows` × `columns` of it exist.
 ///
 /// # Safety
 ///
-/// The CPU has AVX-512 and its BF16; `a` has [`ROWS`] rows of `depth` pairs, of which rows from
-/// `rows` on are arbitrary; `b` is a panel of `depth` pairs; `c` has the rows, `step` apart.
+/// The CPU has AVX-512 and its BF16; `a` has [`ROWS`] rows of `depth` pairs, and the rows beyond
+/// `rows` are arbitrary; `b` is a panel of `depth` pairs; `c` has the rows, `step` apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 pub(super) unsafe fn tile(
     depth: usize,
@@ -234,8 +234,8 @@ pub(super) unsafe fn tile(
     }
 }
 
-/// Computes [`tile`] of at most `HEIGHT` rows and `VECTORS` vectors of columns; `PANEL` means that
-/// `a` is a panel. All are compile-time constants, so that the compiler addresses `a` without a
+/// [`tile`] of at most `HEIGHT` rows in `VECTORS` vectors of columns; `PANEL` says whether `a` is a
+/// panel. All are constants for the compiler, which needs them to address `a` without a
 /// multiplication per row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
 unsafe fn vectors<const VECTORS: usize, const PANEL: bool, const HEIGHT: usize>(

@@ -51,7 +51,7 @@ pub(super) struct Sizes {
     pub output: usize,
 }
 
-/// Sizes for the inner code: images, input, output, padding.
+/// Sizes for the inner code: images, input, output and padding.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
     pub batch: usize,

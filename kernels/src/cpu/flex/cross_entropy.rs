@@ -33,7 +33,7 @@ pub fn cross_entropy(logits: Tensor<2>, classes: Vec<u32>, smoothing: f64) -> Te
 struct CrossEntropy {
     classes: Vec<u32>,
     smoothing: f32,
-    /// Gradient of each row's own loss.
+    /// The gradient of each row's own loss.
     gradient: OnceLock<FlexTensor>,
 }
 

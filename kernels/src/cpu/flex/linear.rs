@@ -65,7 +65,7 @@ impl Layer {
         }
     }
 
-    /// Multiplies `input` by `right` and applies `epilogue`.
+    /// A product whose left factor is `input`, with its epilogue.
     fn multiply(
         &self,
         kernels: &Kernels,

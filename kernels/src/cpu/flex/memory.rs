@@ -1,8 +1,8 @@
-//! Memory of results: buffers that return to a pool when their last tensor is dropped.
+//! Memory of results: buffers that go back to a pool when the last tensor that owns them is gone.
 //!
-//! A training step repeatedly creates tensors of the same sizes. Fresh memory from the system costs
-//! a page fault per 4 KiB and must be zeroed; memory of the pool needs neither, and large buffers
-//! use huge pages (see `pages`).
+//! A training step makes tensors of the same sizes again and again. Fresh memory from the system
+//! costs a page fault per 4 KiB and is zeroed. The pool's memory is ready, and large buffers lie in
+//! huge pages (see `pages`).
 
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +11,10 @@ use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProper
 
 use crate::cpu::pages::Buffer;
 
-/// Smaller results come from the system allocator, which has such blocks ready.
+/// Smaller results come from the system: its allocator has them at hand.
 const POOLED: usize = 4096;
 
-/// Free buffers, and the peak of the memory in use.
+/// Buffers without an owner, and the maximum memory that owned ones had.
 #[derive(Debug)]
 struct Pool {
     free: Vec<Buffer>,
@@ -43,7 +43,7 @@ impl Pool {
             .iter()
             .enumerate()
             .filter(|(_, buffer)| fits(buffer));
-        // Of equally good buffers the newest one, which may still be in the cache.
+        // Among equally good ones, the last returned: it may still be in the cache.
         let (index, _) = candidates.rev().min_by_key(|(_, buffer)| buffer.length)?;
         let buffer = self.free.remove(index);
         self.free_elements -= buffer.length;
@@ -55,13 +55,13 @@ impl Pool {
         self.most_owned = self.most_owned.max(self.owned_elements);
     }
 
-    /// Keeps a buffer, and returns the buffers beyond the peak use, for the caller to free.
+    /// Keeps a buffer, and returns memory to the system beyond the maximum ever owned at once.
     fn keep(&mut self, buffer: Buffer) -> Vec<Buffer> {
         self.owned_elements -= buffer.length;
         self.free_elements += buffer.length;
         self.free.push(buffer);
         let mut surplus = Vec::new();
-        // A quarter more, because the order of sizes varies between steps.
+        // A quarter more, because the order of sizes varies from step to step.
         let most = self.most_owned + self.most_owned / 4;
         while self.free_elements + self.owned_elements > most && !self.free.is_empty() {
             let oldest = self.free.remove(0);

@@ -22,13 +22,12 @@ use crate::KernelError;
 use crate::branches;
 use crate::cpu::{Epilogue, Kernels};
 
-/// The forward and backward computation of an operation. Inputs and gradients are contiguous.
+/// An operation, forward and backward. Inputs and gradients are contiguous.
 pub(super) trait Operation: Debug + Send + Sync + 'static {
     /// Computes the result.
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError>;
 
-    /// Computes the inputs' gradients from `gradient`, that of the result, for inputs that need
-    /// one.
+    /// Passes `gradient`, the gradient of the result, on to the inputs that want one.
     fn backward(
         &self,
         kernels: &Kernels,
@@ -45,13 +44,13 @@ pub(super) trait Operation: Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns true if recomputing the result is better than keeping it when memory must be saved.
+    /// Whether to compute the result again instead of keeping it, when memory must be saved.
     fn is_cheap(&self) -> bool {
         false
     }
 }
 
-/// Tensors that backward reads.
+/// The tensors that backward reads.
 pub(super) struct Saved {
     inputs: Vec<Option<FlexTensor>>,
     output: Option<FlexTensor>,
@@ -64,19 +63,18 @@ impl Saved {
         input.ok_or(KernelError::Storage)
     }
 
-    /// Returns the result, if [`Operation::reads_output`] returned true.
+    /// The result, if [`Operation::reads_output`] is true.
     pub fn output(&self) -> Result<&FlexTensor, KernelError> {
         self.output.as_ref().ok_or(KernelError::Storage)
     }
 }
 
-/// Destination of the inputs' gradients.
+/// The destinations of the inputs' gradients.
 pub(super) struct To<'a> {
     nodes: &'a [Option<NodeId>],
     gradients: &'a mut Gradients,
     kernels: &'a Kernels,
-    /// Returns the gradient that other operations have already given this input, if this one can be
-    /// added to it.
+    /// The gradient that other operations have given to the input, if it can be added here.
     others: &'a dyn Fn(&mut Gradients, usize, &FlexTensor) -> Option<FlexTensor>,
 }
 
@@ -86,7 +84,7 @@ impl To<'_> {
         self.nodes.get(index).is_some_and(Option::is_some)
     }
 
-    /// Sets the input's gradient, or adds to it.
+    /// Gives the input its gradient, or a part of it.
     pub fn give(&mut self, index: usize, gradient: FlexTensor) -> Result<(), KernelError> {
         let Some(Some(node)) = self.nodes.get(index) else {
             return Ok(());
@@ -215,7 +213,7 @@ impl RetroForward for Again {
     }
 }
 
-/// State kept from forward to backward.
+/// The state that forward keeps for backward.
 #[derive(Clone, Debug)]
 struct State {
     inputs: Vec<Option<NodeId>>,

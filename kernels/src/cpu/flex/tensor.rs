@@ -15,7 +15,7 @@ pub(super) fn numbers(tensor: &FlexTensor) -> Result<&[f32], KernelError> {
     tensor.as_slice::<f32>().ok_or(KernelError::Storage)
 }
 
-/// Makes `tensor` contiguous: returns itself if it is, else a copy.
+/// `tensor` in memory as its shape says: itself, or a copy if needed.
 pub(super) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     match tensor.layout().contiguous_offsets() {
         Some(_) => tensor,
@@ -23,11 +23,10 @@ pub(super) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     }
 }
 
-/// Creates a tensor whose numbers `write` sets. It must set all, because they are arbitrary before.
+/// A tensor whose numbers `write` sets, all of them: they are arbitrary before.
 ///
 /// # Errors
-///
-/// Returns the errors of `write`.
+/// Errors of `write`.
 pub(super) fn filled(
     shape: Shape,
     write: impl FnOnce(&mut [f32]) -> Result<(), KernelError>,
@@ -38,11 +37,10 @@ pub(super) fn filled(
     Ok(tensor)
 }
 
-/// Changes the numbers of a tensor, in place if nobody else owns them.
+/// Changes the numbers of a tensor, in place if it has no other owner.
 ///
 /// # Errors
-///
-/// Returns the errors of `change` and of [`numbers`].
+/// Errors of `change`, or as [`numbers`].
 pub(super) fn changed(
     mut tensor: FlexTensor,
     change: impl FnOnce(&mut [f32]) -> Result<(), KernelError>,

@@ -1,10 +1,9 @@
-//! Vector types, one per instruction set, behind a small trait, so that every kernel is written
-//! once.
+//! One vector type per instruction set behind a small trait, so that every kernel is written once.
 //!
-//! All functions are `inline(always)`. They are only called from the wrappers in
-//! [`crate::cpu::table`], which enable the instruction set.
+//! All functions are `inline(always)`: they are called only by the wrappers in
+//! [`crate::cpu::table`], which enable the instruction set, and become part of them.
 
-/// Those functions of [`Simd`] that are one instruction each, which the processor must have.
+/// Functions of [`Simd`] that are one instruction each, which the CPU must have.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! instructions {
     (
@@ -44,13 +43,13 @@ pub(crate) mod avx512;
 pub(crate) mod neon;
 pub(crate) mod portable;
 
-/// A vector of `LANES` f32 numbers.
+/// A vector of `LANES` numbers of type f32.
 ///
 /// # Safety
 ///
-/// Every function needs a CPU with the implementor's instruction set. Pointers must be valid for
-/// `LANES` elements, or for the first `count` in [`Simd::load_part`] and [`Simd::store_part`]; they
-/// need no alignment.
+/// Every function needs a CPU that has the implementor's instruction set. Pointers must be
+/// valid for `LANES` elements, for the first `count` in [`Simd::load_part`] and
+/// [`Simd::store_part`]; they need no alignment.
 pub(crate) trait Simd: Copy {
     /// Numbers per vector.
     const LANES: usize;
@@ -83,15 +82,15 @@ pub(crate) trait Simd: Copy {
     unsafe fn mul(self, other: Self) -> Self;
     /// `self / other`
     unsafe fn div(self, other: Self) -> Self;
-    /// `self · factor + term`, rounded once if the CPU can.
+    /// `self · factor + term`, rounded once where the CPU can.
     unsafe fn fma(self, factor: Self, term: Self) -> Self;
-    /// Returns the larger one; `other` if one of them is NaN.
+    /// The larger one; `other` if one of them is NaN.
     unsafe fn max(self, other: Self) -> Self;
-    /// Returns the smaller one; `other` if one of them is NaN.
+    /// The smaller one; `other` if one of them is NaN.
     unsafe fn min(self, other: Self) -> Self;
-    /// Returns `yes` where `self > other`, else `no` (also for NaN).
+    /// `yes` where `self > other`, else `no` (also if one of them is NaN).
     unsafe fn gt(self, other: Self, yes: Self, no: Self) -> Self;
-    /// Returns `yes` where `self = other`, else `no` (also for NaN).
+    /// `yes` where `self = other`, else `no` (also if one of them is NaN).
     unsafe fn eq(self, other: Self, yes: Self, no: Self) -> Self;
     /// Rounds to the nearest integers.
     unsafe fn round(self) -> Self;

@@ -1,4 +1,4 @@
-//! NEON: four lanes, 32 registers. Every 64-bit ARM processor has it.
+//! NEON: four lanes, 32 registers. Every 64-bit ARM CPU has it.
 
 use std::arch::aarch64::*;
 

@@ -1,5 +1,5 @@
-//! Four lanes in plain Rust, for CPUs without any of the other instruction sets and for the checks
-//! with Miri.
+//! Four lanes in plain Rust, for CPUs that have none of the other instruction sets and for
+//! the checks of Miri.
 
 use super::Simd;
 
@@ -86,7 +86,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn fma(self, factor: Self, term: Self) -> Self {
-        // Not `mul_add`, which is a slow library call on a CPU without such an instruction.
+        // Not `mul_add`, which is a slow library call where the CPU has no such instruction.
         Self(std::array::from_fn(|lane| {
             self.0[lane] * factor.0[lane] + term.0[lane]
         }))

@@ -6,7 +6,7 @@ use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; both addresses are valid for `count` elements.
+/// The CPU has `V`'s instruction set; both addresses are good for `count` elements.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<V: Simd>(count: usize, from: *const f32, to: *mut f32) {
     for index in (0..count).step_by(V::LANES) {

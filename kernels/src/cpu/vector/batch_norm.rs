@@ -3,8 +3,8 @@
 
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// Per-channel parameters of forward and backward, one element for each channel: `y = (x − mean) ·
-/// scale + bias`. Folding the mean into the bias would lose digits if the mean is large.
+/// Parameters of the channels in forward and backward, one element for each: `y = (x − mean) ·
+/// scale + bias`. Folding a large mean into the bias would lose digits.
 pub(crate) struct Channels {
     /// Number of channels.
     pub count: usize,
@@ -29,12 +29,12 @@ pub(crate) struct Factors {
 }
 
 /// Adds `Σ (x − pivot)` and `Σ (x − pivot)²` of every channel to the two rows of `sums`. The pivot
-/// avoids the loss of digits through a large mean.
+/// saves the digits that a large mean would cost.
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; `x` has `rows` × `channels` elements, `pivot` `channels`,
-/// `sums` two times as many.
+/// The CPU has `V`'s instruction set; `x` has `rows` × `channels` elements, `pivot`
+/// `channels`, `sums` two times as many.
 #[inline(always)]
 pub(crate) unsafe fn batch_norm_sums<V: Simd>(
     rows: usize,
@@ -101,7 +101,7 @@ unsafe fn add<V: Simd>(
     }
 }
 
-/// `y = (x − mean) · scale + bias`, then ReLU if requested.
+/// `y = (x − mean) · scale + bias`, then ReLU if asked for.
 ///
 /// # Safety
 ///

@@ -2,12 +2,12 @@
 
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// Adds `bias` to every row, and `residual`, unless they are null; then ReLU if requested.
+/// `values += bias` for every row and `+= residual`, unless they are null, then ReLU if asked for.
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; `values` and `residual` have `rows` × `columns` elements,
-/// `bias` `columns`; both may be null.
+/// The CPU has `V`'s instruction set; `values` and `residual` have `rows` × `columns`
+/// elements, `bias` `columns`; both may be null.
 #[inline(always)]
 pub(crate) unsafe fn add_bias<V: Simd>(
     rows: usize,
@@ -43,7 +43,8 @@ pub(crate) unsafe fn add_bias<V: Simd>(
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; `values` has `rows` × `columns` elements, `sums` `columns`.
+/// The CPU has `V`'s instruction set; `values` has `rows` × `columns` elements, `sums`
+/// `columns`.
 #[inline(always)]
 pub(crate) unsafe fn column_sums<V: Simd>(
     rows: usize,
@@ -85,7 +86,7 @@ pub(crate) unsafe fn column_sums<V: Simd>(
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; both addresses are valid for `count` elements.
+/// The CPU has `V`'s instruction set; both addresses are good for `count` elements.
 #[inline(always)]
 pub(crate) unsafe fn relu_gradient<V: Simd>(count: usize, y: *const f32, d: *mut f32) {
     for index in (0..count).step_by(V::LANES) {

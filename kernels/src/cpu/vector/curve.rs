@@ -1,26 +1,25 @@
-//! Piecewise polynomials of the normal distribution for GELU. They are for CPUs that look up a
-//! table of 32 numbers in one instruction; exponential and division take several times as long.
+//! The normal distribution for GELU, as piecewise polynomials. For CPUs that look up a table of 32
+//! numbers in one instruction, while exponential and division take several times as long.
 
 use std::f64::consts::PI;
 use std::sync::LazyLock;
 
-/// Number of a polynomial's coefficients: its degree plus one.
+/// Number of coefficients: one more than the degree of the polynomials.
 const TERMS: usize = 5;
 
-/// A function of positive numbers that ends at ½, as the coefficients of all pieces, the highest
-/// power first. A piece's variable is the distance from its middle, in pieces.
+/// A function of positive numbers that ends at ½. It holds the coefficients of all pieces, the
+/// highest power first. The variable of a piece is the distance from its middle, in pieces.
 #[repr(align(64))]
 pub(crate) struct Curve(pub [[f32; Curve::PIECES]; TERMS]);
 
 impl Curve {
-    /// Number of pieces. The middle of the first is 0; the last covers all remaining numbers with
-    /// the value ½.
+    /// Pieces. The middle of the first is 0. The last covers all larger numbers, where the value is
+    /// ½.
     pub const PIECES: usize = 32;
     /// Pieces per unit: the last begins at 6.1.
     pub const PER_ONE: f32 = 5.0;
 
-    /// Interpolates a function. The interpolation error is below 2e-8, less than the rounding
-    /// error.
+    /// Errors of the interpolation are below 2e-8, errors of rounding are larger.
     fn new(function: impl Fn(f64) -> f64) -> Self {
         let mut factors = [[0.0; Self::PIECES]; TERMS];
         let fit = |piece| {

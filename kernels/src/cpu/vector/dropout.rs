@@ -2,10 +2,10 @@
 
 use crate::cpu::simd::Simd;
 
-/// Parameters of a mask.
+/// The parameters of a mask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mask {
-    /// Differs from mask to mask.
+    /// Differs between masks.
     pub key: [u32; 2],
     /// Numbers with a smaller hash become zero.
     pub threshold: u32,
@@ -23,11 +23,11 @@ fn mix(mut bits: u32) -> u32 {
     bits ^ (bits >> 16)
 }
 
-/// Computes `y = x · factor`, or 0 where the mask says so.
+/// `y = x · factor`, or 0 where the mask says so.
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; both addresses are valid for `count` elements.
+/// The CPU has `V`'s instruction set; both addresses are good for `count` elements.
 #[inline(always)]
 pub(crate) unsafe fn dropout<V: Simd>(count: usize, mask: &Mask, x: *const f32, y: *mut f32) {
     let Mask {

@@ -1,19 +1,19 @@
 //! GELU with the exact normal distribution (Hendrycks and Gimpel 2016,
-//! <https://arxiv.org/abs/1606.08415>). With table lookups, absolute errors are small, about those
-//! of `x · (1 + erf(x / √2)) / 2` in f32; otherwise relative errors are small, in the tail too.
+//! <https://arxiv.org/abs/1606.08415>). With table look-up, absolute errors are small, about as
+//! with `x · (1 + erf(x / √2)) / 2` in f32. Otherwise relative errors are small, in the tail too.
 
 use super::curve::{CURVES, Curve};
 use super::math::normal;
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// Distance of the prefetch in elements.
+/// Number of elements to prefetch ahead.
 const AHEAD: usize = 2048;
 
 /// `y = x · Φ(x)`
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; both addresses are valid for `count` elements.
+/// The CPU has `V`'s instruction set; both addresses are good for `count` elements.
 #[inline(always)]
 pub(crate) unsafe fn gelu<V: Simd>(count: usize, x: *const f32, y: *mut f32) {
     let curve = V::PICKS.then(|| &CURVES.probability);
@@ -40,8 +40,8 @@ pub(crate) unsafe fn gelu<V: Simd>(count: usize, x: *const f32, y: *mut f32) {
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; all addresses are valid for `count` elements; `dx` may be
-/// `dy`.
+/// The CPU has `V`'s instruction set; all addresses are good for `count` elements; `dx` may
+/// be `dy`.
 #[inline(always)]
 pub(crate) unsafe fn gelu_gradient<V: Simd>(
     count: usize,
@@ -77,7 +77,7 @@ pub(crate) unsafe fn gelu_gradient<V: Simd>(
 /// Evaluates the curve at `size`, which is not negative.
 #[inline(always)]
 pub(super) unsafe fn at<V: Simd>(curve: &Curve, size: V) -> V {
-    // Numbers from here on are integers, and their last bits are the number itself.
+    // Larger numbers are whole: their last bits are the number itself.
     const WHOLE: f32 = (1 << 23) as f32;
     // SAFETY: the caller guarantees the instruction set.
     unsafe {

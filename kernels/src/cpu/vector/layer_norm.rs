@@ -37,8 +37,8 @@ unsafe fn moments<V: Simd>(columns: usize, epsilon: f32, x: *const f32) -> (f32,
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; `x` and `y` have `rows` × `columns` elements, `weight` and
-/// `bias` `columns`.
+/// The CPU has `V`'s instruction set; `x` and `y` have `rows` × `columns` elements, `weight`
+/// and `bias` `columns`.
 #[inline(always)]
 pub(crate) unsafe fn layer_norm<V: Simd>(
     rows: usize,

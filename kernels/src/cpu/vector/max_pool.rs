@@ -42,12 +42,12 @@ impl Windows {
     }
 }
 
-/// Computes the largest value of each window; NaN if one of its values is NaN.
+/// The largest value of each window; NaN if one of them is NaN.
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; `x` has the image, `y` room for the result; every window has
-/// a pixel in the image.
+/// The CPU has `V`'s instruction set; `x` has the image, `y` room for the result; every
+/// window has a pixel in the image.
 #[inline(always)]
 pub(crate) unsafe fn max_pool<V: Simd>(windows: &Windows, x: *const f32, y: *mut f32) {
     let channels = windows.channels;
@@ -65,7 +65,7 @@ pub(crate) unsafe fn max_pool<V: Simd>(windows: &Windows, x: *const f32, y: *mut
                             let place = (i * windows.size[1] + j) * channels + channel;
                             let value = load_up_to::<V>(x.add(place), count);
                             best = value.gt(best, value, best);
-                            // NaN is unequal to itself.
+                            // Unequal to itself: NaN.
                             best = value.eq(value, best, value);
                         }
                     }
@@ -78,7 +78,7 @@ pub(crate) unsafe fn max_pool<V: Simd>(windows: &Windows, x: *const f32, y: *mut
 }
 
 /// Adds each window's gradient to the first of its pixels that has the largest value. If the
-/// windows are a partition, overwrites `dx` instead.
+/// windows are a partition, `dx` is overwritten instead.
 ///
 /// # Safety
 ///

@@ -3,8 +3,8 @@
 use super::math::exp;
 use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 
-/// Rows of other matrices that are needed next. They lie far apart, beyond the reach of hardware
-/// prefetching, so they are prefetched during the computation.
+/// Rows of other matrices that are read next. They lie far apart, so the CPU does not prefetch
+/// them; this does, while it computes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Ahead {
     /// First row and row distance of each matrix.
@@ -40,13 +40,13 @@ const NUMBERS: [f32; 16] = {
     numbers
 };
 
-/// Replaces each row by its softmax times `scale`. Writes the rows' `ln Σ exp(scale · x)` to `logs`
-/// unless that is null, and prefetches one row of `ahead` per row.
+/// Replaces each row by its softmax times `scale`; writes the rows' `ln Σ exp(scale · x)` to `logs`
+/// unless that is null. Prefetches the rows `ahead`, row by row.
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; `values` has rows of `columns`, `step` apart, `logs` one
-/// element for each of them or none.
+/// The CPU has `V`'s instruction set; `values` has rows of `columns`, `step` apart, `logs`
+/// one element for each of them or none.
 #[inline(always)]
 pub(crate) unsafe fn softmax<V: Simd>(
     (rows, columns, step): (usize, usize, usize),
@@ -63,7 +63,7 @@ pub(crate) unsafe fn softmax<V: Simd>(
             ahead.fetch::<V>(row);
             let values = values.add(row * step);
             let last = values.add(whole);
-            // Missing lanes are minus infinity, whose exponential is negligible.
+            // Missing lanes are minus infinity, which adds nothing.
             let nothing = V::splat(f32::NEG_INFINITY);
             let mut rest = nothing;
             if left > 0 {
@@ -102,8 +102,7 @@ pub(crate) unsafe fn softmax<V: Simd>(
     }
 }
 
-/// Replaces the gradient of each row's softmax `p` by the gradient of the row: `scale · p · (d − Σ
-/// p d)`.
+/// Replaces the gradient of each row's softmax `p` by that of the row: `scale · p · (d − Σ p d)`.
 ///
 /// # Safety
 ///

@@ -42,8 +42,7 @@ pub(crate) struct Block {
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; the addresses are valid for the accesses that [`Block`]
-/// describes.
+/// The CPU has `V`'s instruction set; the addresses are good for what [`Block`] says.
 #[inline(always)]
 pub(crate) unsafe fn block<V: Simd>(block: &Block) {
     let mut row = 0;

@@ -39,7 +39,7 @@ impl Strip {
         4 * self.width * self.pixel
     }
 
-    /// Returns the place of tile `tile`'s pixel in the image, if it lies inside.
+    /// The position of the pixel of tile `tile` in the image, if it is in it.
     #[inline(always)]
     fn place(&self, tile: usize, y: usize, x: usize) -> Option<usize> {
         let row = (self.row * 4 + y).wrapping_sub(self.padding[0]);
@@ -148,8 +148,8 @@ unsafe fn weight_transposed<V: Simd>(u: [V; 6]) -> [V; 3] {
 ///
 /// # Safety
 ///
-/// The CPU has `V`'s instruction set; `image` holds the image; `planes` is the place of the strip's
-/// first tile in the first plane.
+/// The CPU has `V`'s instruction set; `image` holds the image; `planes` is the place of the
+/// strip's first tile in the first plane.
 #[inline(always)]
 pub(crate) unsafe fn winograd_input<V: Simd>(strip: &Strip, image: *const f32, planes: *mut f32) {
     for tile in 0..strip.tiles {
@@ -163,8 +163,8 @@ pub(crate) unsafe fn winograd_input<V: Simd>(strip: &Strip, image: *const f32, p
             }
         }
         let whole = strip.channels - strip.channels % V::LANES;
-        // Prefetches the rows of the next strip that this one does not share, because no CPU
-        // predicts this order of reads.
+        // The rows that the next strip does not share with this one: no CPU predicts this order of
+        // reads.
         let next = ((4 * strip.row + 5) * strip.width + 4 * tile) * strip.pixel;
         // SAFETY: guaranteed by the caller; a vector fits into the zeros.
         unsafe {
@@ -194,7 +194,7 @@ pub(crate) unsafe fn winograd_input<V: Simd>(strip: &Strip, image: *const f32, p
     }
 }
 
-/// Read in place of pixels outside the image.
+/// The values outside of the image.
 static ZEROS: [f32; 16] = [0.0; 16];
 
 /// Transforms one vector of channels of one tile.
@@ -231,7 +231,7 @@ pub(crate) unsafe fn winograd_output<V: Simd>(strip: &Strip, planes: *const f32,
     for tile in 0..strip.tiles {
         for channel in (0..strip.channels).step_by(V::LANES) {
             let count = strip.channels - channel;
-            // SAFETY: guaranteed by the caller; places outside the image are not written.
+            // SAFETY: guaranteed by the caller; places outside of the image are not written.
             unsafe {
                 let planes = planes.add(tile * strip.step + channel);
                 let mut half = [[V::zero(); 6]; 4];
@@ -273,7 +273,7 @@ pub(crate) unsafe fn winograd_gradient<V: Simd>(
     for tile in 0..strip.tiles {
         for channel in (0..strip.channels).step_by(V::LANES) {
             let count = strip.channels - channel;
-            // SAFETY: guaranteed by the caller; places outside the image are not read.
+            // SAFETY: guaranteed by the caller; places outside of the image are not read.
             unsafe {
                 let planes = planes.add(tile * strip.step + channel);
                 let mut half = [[V::zero(); 4]; 6];
@@ -342,8 +342,8 @@ pub(crate) unsafe fn winograd_weight<V: Simd>(
     }
 }
 
-/// Transforms the gradient in 36 planes back into nine taps of `lanes` channels, `step` apart: `Gᵀ
-/// u G`.
+/// Transforms the gradient in 36 planes back into nine taps of `lanes` channels, `step` apart:
+/// `Gᵀ u G`.
 ///
 /// # Safety
 ///
