@@ -1,5 +1,5 @@
 //! The device for tests of tensor-core kernels: CUDA if `BURN_DIST_TEST_DEVICE` requests it, as the
-//! run on CUDA in software does; docs/gpu.md.
+//! run on CUDA in software does; docs/internals/soft-cuda.md.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

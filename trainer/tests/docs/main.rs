@@ -44,43 +44,15 @@ const BUILD: &[&str] = &["cargo", "git", "apt-get", "sudo", "just", "rustup"];
 const SHOWN: &[&str] = &["text", "json", "yaml", "python", "dockerfile", "ini"];
 /// The page that trains on the images in `photos/`.
 const OWN_IMAGES: &str = "docs/getting-started.md";
-/// Pages that are not tagged yet. Nothing may be added.
-const NOT_YET: &[&str] = &[
-    "docs/architecture.md",
-    "docs/benchmarks.md",
-    "docs/gpu.md",
-    "docs/mpi.md",
-    "docs/slurm.md",
-];
-
-/// The pages whose blocks are checked.
-fn pages() -> Vec<Page> {
-    let all = page::all();
-    let yet = |page: &Page| !NOT_YET.contains(&page.name.as_str());
-    all.into_iter().filter(yet).collect()
-}
-
 #[test]
 fn every_fence_runs_or_says_why_not() {
     let mut faults = Vec::new();
     for page in page::all() {
-        let found: Vec<String> = page
-            .fences
-            .iter()
-            .filter_map(|fence| Some(format!("{}: {}", page.place(fence), fault(fence)?)))
-            .collect();
-        match NOT_YET.contains(&page.name.as_str()) {
-            false => faults.extend(found),
-            true if found.is_empty() && page.fences("sh", &[]).next().is_none() => {
-                faults.push(format!("{}: take it out of NOT_YET", page.name));
-            }
-            true => eprintln!("SKIPPED: the blocks of {}: not tagged yet", page.name),
-        }
-    }
-    for name in NOT_YET {
-        if !root().join(name).exists() {
-            faults.push(format!("{name} is gone: take it out of NOT_YET"));
-        }
+        let found = page.fences.iter().filter_map(|fence| {
+            let fault = fault(fence)?;
+            Some(format!("{}: {fault}", page.place(fence)))
+        });
+        faults.extend(found);
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
@@ -136,7 +108,7 @@ fn builds(code: &str) -> bool {
 
 #[test]
 fn the_commands_of_every_page_run() {
-    let pages: Vec<Page> = pages()
+    let pages: Vec<Page> = page::all()
         .into_iter()
         .filter(|page| page.fences("sh", &[]).next().is_some())
         .collect();
@@ -289,7 +261,7 @@ fn every_configuration_in_the_pages_is_valid() {
     train.insert("micro_batch_size".to_owned(), 48.into());
     let mut checked = 0;
     let mut faults = Vec::new();
-    for page in pages() {
+    for page in page::all() {
         for fence in page.fences("toml", &[]) {
             let place = page.place(fence);
             let part: toml::Table = match fence.code.parse() {
@@ -347,7 +319,7 @@ fn pages_with_programs_are_compiled() {
                 .next()
         })
         .collect();
-    let pages = pages();
+    let pages = page::all();
     let have: BTreeSet<&str> = pages
         .iter()
         .filter(|page| page.fences.iter().any(|fence| fence.language == "rust"))

@@ -4,9 +4,9 @@
 //! shifted by a few pixels.
 //!
 //! Otherwise an SM would read and write its copies nine times, which takes its shared memory longer
-//! than the tensor cores compute (measured: docs/gpu.md). Eight adjacent pixels are the rows of a
-//! matrix that `wgmma` reads at once, and may begin at any pixel without swizzling ("Shared Memory
-//! Matrix Layout" of the PTX ISA).
+//! than the tensor cores compute (measured: docs/benchmarks.md). Eight adjacent pixels are the rows
+//! of a matrix that `wgmma` reads at once, and may begin at any pixel without swizzling ("Shared
+//! Memory Matrix Layout" of the PTX ISA).
 
 use cubecl::prelude::*;
 
