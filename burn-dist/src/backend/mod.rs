@@ -18,7 +18,7 @@ pub(crate) const AUTOTUNES: bool = cfg!(feature = "autotune");
 /// The devices of one kind on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "some only come up with some features")]
-pub(crate) enum Found {
+pub(crate) enum Availability {
     /// The build lacks this backend.
     NotBuilt,
     /// No device, and the reason.

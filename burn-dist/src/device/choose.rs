@@ -1,7 +1,7 @@
 //! Chooses a device, given functions that find them.
 
 use super::{DeviceChoice, DeviceError};
-use crate::backend::Found;
+use crate::backend::Availability;
 
 /// The device that a rank takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub(super) enum Pick {
 /// as its first.
 pub(super) fn choose(
     wanted: DeviceChoice,
-    cuda: impl Fn() -> Found,
-    wgpu: impl Fn() -> Found,
+    cuda: impl Fn() -> Availability,
+    wgpu: impl Fn() -> Availability,
     local_rank: usize,
 ) -> Result<(Pick, String), DeviceError> {
     let take = |name: &str, count: usize| {
@@ -31,18 +31,18 @@ pub(super) fn choose(
     match wanted {
         DeviceChoice::Cpu => Ok((Pick::Cpu, format!("the CPU, {asked}"))),
         DeviceChoice::Cuda => match cuda() {
-            Found::Gpus(count) if count > 0 => {
+            Availability::Gpus(count) if count > 0 => {
                 let (index, words) = take("CUDA", count);
                 Ok((Pick::Cuda(index), format!("{words}, {asked}")))
             }
             other => Err(refuse(wanted, other)),
         },
         DeviceChoice::Wgpu => match wgpu() {
-            Found::Gpus(count) if count > 0 => {
+            Availability::Gpus(count) if count > 0 => {
                 let (index, words) = take("wgpu", count);
                 Ok((Pick::Wgpu(index), format!("{words}, {asked}")))
             }
-            Found::Software => Ok((
+            Availability::Software => Ok((
                 Pick::WgpuSoftware,
                 format!("wgpu in software, {asked}: wgpu finds no GPU on this machine"),
             )),
@@ -50,12 +50,12 @@ pub(super) fn choose(
         },
         DeviceChoice::Auto => {
             let cuda = cuda();
-            if let Found::Gpus(count @ 1..) = cuda {
+            if let Availability::Gpus(count @ 1..) = cuda {
                 let (index, words) = take("CUDA", count);
                 return Ok((Pick::Cuda(index), format!("{words}, the best available")));
             }
             let wgpu = wgpu();
-            if let Found::Gpus(count @ 1..) = wgpu {
+            if let Availability::Gpus(count @ 1..) = wgpu {
                 let (index, words) = take("wgpu", count);
                 let reason = format!("{words}, the best available (cuda: {})", words_of(&cuda));
                 return Ok((Pick::Wgpu(index), reason));
@@ -70,9 +70,9 @@ pub(super) fn choose(
     }
 }
 
-fn refuse(wanted: DeviceChoice, found: Found) -> DeviceError {
+fn refuse(wanted: DeviceChoice, found: Availability) -> DeviceError {
     match found {
-        Found::NotBuilt => DeviceError::NotBuilt { wanted },
+        Availability::NotBuilt => DeviceError::NotBuilt { wanted },
         other => DeviceError::None {
             wanted,
             reason: words_of(&other),
@@ -81,12 +81,12 @@ fn refuse(wanted: DeviceChoice, found: Found) -> DeviceError {
 }
 
 /// The reason why no device of a kind was taken.
-pub(super) fn words_of(found: &Found) -> String {
+pub(super) fn words_of(found: &Availability) -> String {
     match found {
-        Found::NotBuilt => "not built in".to_owned(),
-        Found::Nothing(reason) => reason.clone(),
-        Found::Software => "only software".to_owned(),
-        Found::Gpus(count) => format!("{count} devices"),
+        Availability::NotBuilt => "not built in".to_owned(),
+        Availability::Nothing(reason) => reason.clone(),
+        Availability::Software => "only software".to_owned(),
+        Availability::Gpus(count) => format!("{count} devices"),
     }
 }
 
@@ -94,31 +94,37 @@ pub(super) fn words_of(found: &Found) -> String {
 mod tests {
     use super::*;
 
-    fn none() -> Found {
-        Found::Nothing("no driver".to_owned())
+    fn none() -> Availability {
+        Availability::Nothing("no driver".to_owned())
     }
 
     #[test]
     fn the_best_there_is_comes_first() {
-        let pick = |cuda: Found, wgpu: Found| {
+        let pick = |cuda: Availability, wgpu: Availability| {
             choose(DeviceChoice::Auto, || cuda.clone(), || wgpu.clone(), 0).unwrap()
         };
-        assert_eq!(pick(Found::Gpus(1), Found::Gpus(1)).0, Pick::Cuda(0));
-        assert_eq!(pick(none(), Found::Gpus(1)).0, Pick::Wgpu(0));
-        let (picked, reason) = pick(none(), Found::Software);
+        assert_eq!(
+            pick(Availability::Gpus(1), Availability::Gpus(1)).0,
+            Pick::Cuda(0)
+        );
+        assert_eq!(pick(none(), Availability::Gpus(1)).0, Pick::Wgpu(0));
+        let (picked, reason) = pick(none(), Availability::Software);
         assert_eq!(picked, Pick::Cpu);
         assert_eq!(
             reason,
             "the CPU, the best available (cuda: no driver; wgpu: only software)"
         );
-        assert_eq!(pick(Found::NotBuilt, Found::NotBuilt).0, Pick::Cpu);
-        assert_eq!(pick(Found::Gpus(0), none()).0, Pick::Cpu);
+        assert_eq!(
+            pick(Availability::NotBuilt, Availability::NotBuilt).0,
+            Pick::Cpu
+        );
+        assert_eq!(pick(Availability::Gpus(0), none()).0, Pick::Cpu);
     }
 
     #[test]
     fn ranks_take_one_device_after_the_other() {
         let pick = |rank, count| {
-            let gpus = || Found::Gpus(count);
+            let gpus = || Availability::Gpus(count);
             choose(DeviceChoice::Cuda, gpus, none, rank).unwrap()
         };
         assert_eq!(pick(3, 4).0, Pick::Cuda(3));
@@ -133,17 +139,17 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_and_missing_is_an_error_that_says_what() {
-        let ask = |wanted, found: Found| {
+        let ask = |wanted, found: Availability| {
             choose(wanted, || found.clone(), || found.clone(), 0).unwrap_err()
         };
-        let error = ask(DeviceChoice::Cuda, Found::NotBuilt).to_string();
+        let error = ask(DeviceChoice::Cuda, Availability::NotBuilt).to_string();
         assert!(error.contains("--features cuda"), "{error}");
         let error = ask(DeviceChoice::Wgpu, none()).to_string();
         assert!(
             error.contains("no wgpu device on this machine: no driver"),
             "{error}"
         );
-        let software = || Found::Software;
+        let software = || Availability::Software;
         let (pick, reason) = choose(DeviceChoice::Wgpu, none, software, 0).unwrap();
         assert_eq!(pick, Pick::WgpuSoftware);
         assert!(reason.contains("in software"), "{reason}");

@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 
 use super::choose::{Pick, words_of};
-use crate::backend::{Found, cuda, gpu, wgpu};
+use crate::backend::{Availability, cuda, gpu, wgpu};
 
 /// The chosen device.
 pub(super) fn device(pick: &Pick) -> Device {
@@ -22,7 +22,7 @@ pub(super) fn device(pick: &Pick) -> Device {
 /// See [`super::list`].
 pub(super) fn list() -> Vec<String> {
     let mut lines = vec!["cpu: the CPU".to_owned()];
-    let mut named = |kind: &str, found: Found, devices: Vec<Device>| {
+    let mut named = |kind: &str, found: Availability, devices: Vec<Device>| {
         if devices.is_empty() {
             lines.push(format!("{kind}: none, {}", words_of(&found)));
         }
@@ -32,7 +32,7 @@ pub(super) fn list() -> Vec<String> {
     };
     let of_cuda = cuda::found();
     let devices = match of_cuda {
-        Found::Gpus(count) => (0..count).filter_map(cuda::device).collect(),
+        Availability::Gpus(count) => (0..count).filter_map(cuda::device).collect(),
         _ => Vec::new(),
     };
     named("cuda", of_cuda, devices);

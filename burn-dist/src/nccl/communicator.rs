@@ -31,7 +31,7 @@ pub(crate) struct Communicator<N: Nccl> {
 
 /// A collective call.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct DeviceCall {
     pub kind: Kind,
     /// `None` without a reduction.
     pub op: Option<ReduceOp>,
@@ -104,7 +104,7 @@ impl<N: Nccl> Communicator<N> {
 
     /// Starts a collective on the elements in `memory`. Every rank makes the same call, on the
     /// thread that also calls the host group's collectives.
-    pub fn start(&self, call: Call, memory: N::Memory) -> Started<N::Memory> {
+    pub fn start(&self, call: DeviceCall, memory: N::Memory) -> Started<N::Memory> {
         let (answer, receiver) = sync_channel(1);
         let started = Started {
             answer: receiver,
@@ -115,7 +115,7 @@ impl<N: Nccl> Communicator<N> {
             let _ = answer.send(Err(error.into()));
             return started;
         }
-        let Call {
+        let DeviceCall {
             kind,
             op,
             dtype,
@@ -167,8 +167,8 @@ impl<N: Nccl> std::fmt::Debug for Communicator<N> {
 }
 
 /// Errors in the call that need no other rank.
-fn refuse(call: &Call, size: usize) -> Option<CollectiveError> {
-    let Call {
+fn refuse(call: &DeviceCall, size: usize) -> Option<CollectiveError> {
+    let DeviceCall {
         dtype, len, root, ..
     } = *call;
     let mean = call.op == Some(ReduceOp::Mean);

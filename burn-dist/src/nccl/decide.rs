@@ -6,7 +6,7 @@ use crate::backend::cuda::nccl::version_words;
 
 /// NCCL, CUDA and device of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Offer {
+pub(crate) struct NcclOffer {
     /// A name that no other device has; `None` if it is not a CUDA device.
     pub device: Option<String>,
     /// NCCL's version, or the reason why it is missing.
@@ -15,7 +15,7 @@ pub(crate) struct Offer {
 
 /// Whether to use NCCL, in the same words on every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Decision {
     /// Use this version.
     Use(String),
     /// Go through host memory, for this reason.
@@ -23,13 +23,13 @@ pub(crate) enum Verdict {
 }
 
 /// Decides from the ranks' messages, in rank order; `ranks` has their numbers in the world.
-pub(crate) fn decide(messages: &[Vec<u8>], ranks: &[usize]) -> Verdict {
+pub(crate) fn decide(messages: &[Vec<u8>], ranks: &[usize]) -> Decision {
     let mut offers = Vec::with_capacity(messages.len());
     for (rank, message) in ranks.iter().zip(messages) {
-        match serde_json::from_slice::<Offer>(message) {
+        match serde_json::from_slice::<NcclOffer>(message) {
             Ok(offer) => offers.push(offer),
             Err(_) => {
-                return Verdict::Stage(format!("rank {rank} speaks another protocol version"));
+                return Decision::Stage(format!("rank {rank} speaks another protocol version"));
             }
         }
     }
@@ -37,25 +37,25 @@ pub(crate) fn decide(messages: &[Vec<u8>], ranks: &[usize]) -> Verdict {
     let mut versions = Vec::new();
     for (rank, offer) in ranks.iter().zip(&offers) {
         let Some(device) = offer.device.as_deref() else {
-            return Verdict::Stage(format!("rank {rank} does not compute on a CUDA device"));
+            return Decision::Stage(format!("rank {rank} does not compute on a CUDA device"));
         };
         if let Some((other, _)) = devices.iter().find(|(_, taken)| *taken == device) {
-            return Verdict::Stage(format!("ranks {other} and {rank} share a device"));
+            return Decision::Stage(format!("ranks {other} and {rank} share a device"));
         }
         devices.push((rank, device));
         match &offer.version {
             Ok(version) => versions.push(*version),
-            Err(reason) => return Verdict::Stage(format!("rank {rank}: {reason}")),
+            Err(reason) => return Decision::Stage(format!("rank {rank}: {reason}")),
         }
     }
     // NCCL's own rule: the same major and minor version everywhere.
     let minor = |version: &i32| version / 100;
     let Some(first) = versions.first() else {
-        return Verdict::Stage("the group has no ranks".to_owned());
+        return Decision::Stage("the group has no ranks".to_owned());
     };
     match versions.iter().position(|v| minor(v) != minor(first)) {
-        None => Verdict::Use(version_words(*first)),
-        Some(other) => Verdict::Stage(format!(
+        None => Decision::Use(version_words(*first)),
+        Some(other) => Decision::Stage(format!(
             "rank {} has NCCL {}, rank {} has {}",
             ranks[other],
             version_words(versions[other]),
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     fn message(device: Option<&str>, version: Result<i32, &str>) -> Vec<u8> {
-        let offer = Offer {
+        let offer = NcclOffer {
             device: device.map(str::to_owned),
             version: version.map_err(str::to_owned),
         };
@@ -79,8 +79,8 @@ mod tests {
 
     fn reason(messages: &[Vec<u8>]) -> String {
         match decide(messages, &[0, 2, 4][..messages.len()]) {
-            Verdict::Stage(reason) => reason,
-            Verdict::Use(version) => panic!("used {version}"),
+            Decision::Stage(reason) => reason,
+            Decision::Use(version) => panic!("used {version}"),
         }
     }
 
@@ -88,7 +88,7 @@ mod tests {
     fn every_rank_needs_a_device_of_its_own_and_the_library() {
         let good = |name| message(Some(name), Ok(22703));
         let all = [good("a"), good("b")];
-        assert_eq!(decide(&all, &[0, 1]), Verdict::Use("2.27.3".to_owned()));
+        assert_eq!(decide(&all, &[0, 1]), Decision::Use("2.27.3".to_owned()));
         let shared = [good("a"), good("b"), good("a")];
         assert_eq!(reason(&shared), "ranks 0 and 4 share a device");
         let none = [good("a"), message(None, Ok(22703))];

@@ -87,12 +87,12 @@ pub(super) struct Fake {
     pub failure: Failure,
 }
 
-pub(super) struct Memory {
+pub(super) struct FakeMemory {
     pub values: Shared,
     pub is_ready: bool,
 }
 
-impl Memory {
+impl FakeMemory {
     pub fn of(values: Vec<f32>) -> Self {
         Self {
             values: Arc::new(Mutex::new(values)),
@@ -124,7 +124,7 @@ fn refused(call: &'static str) -> NcclError {
 
 impl Nccl for Fake {
     type Communicator = Connected;
-    type Memory = Memory;
+    type Memory = FakeMemory;
 
     fn unique_id(&self) -> Result<UniqueId, NcclError> {
         match self.failure {
@@ -155,7 +155,7 @@ impl Nccl for Fake {
         })
     }
 
-    fn make_ready(&self, memory: &mut Memory) -> Result<(), NcclError> {
+    fn make_ready(&self, memory: &mut FakeMemory) -> Result<(), NcclError> {
         memory.is_ready = true;
         Ok(())
     }
@@ -165,7 +165,7 @@ impl Nccl for Fake {
         connected: &mut Connected,
         what: &Descriptor,
         cuts: &Cuts,
-        memory: &mut Memory,
+        memory: &mut FakeMemory,
     ) -> Result<(), NcclError> {
         assert!(memory.is_ready, "used before it was computed");
         assert_eq!(memory.values.lock().unwrap().len() as u64, what.len);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor};
 
 use super::NcclError;
-use super::communicator::{Call, Communicator, Started};
-use super::decide::{Offer, Verdict, decide};
+use super::communicator::{Communicator, DeviceCall, Started};
+use super::decide::{Decision, NcclOffer, decide};
 use super::lane::Lane;
 use crate::backend::cuda;
 use crate::backend::cuda::nccl::{self, Library, Memory};
@@ -40,14 +40,14 @@ pub(crate) fn connect(
         return Ok(Err(reason.to_owned()));
     }
     let index = cuda::index(device);
-    let offer = Offer {
+    let offer = NcclOffer {
         device: index.and_then(cuda::unique_name),
         version: nccl::version().map_err(|error| error.to_string()),
     };
     let own = serde_json::to_vec(&offer).unwrap_or_default();
     let version = match decide(&group.gather_bytes(&own)?, group.world_ranks()) {
-        Verdict::Use(version) => version,
-        Verdict::Stage(reason) => return Ok(Err(reason)),
+        Decision::Use(version) => version,
+        Decision::Stage(reason) => return Ok(Err(reason)),
     };
     let Some(index) = index else {
         return Ok(Err("this rank has no CUDA device".to_owned()));
@@ -85,7 +85,7 @@ impl NcclTensors {
     ) -> Waiting {
         let len = flat.shape().num_elements();
         let dtype = gradient_dtype(flat.dtype()).unwrap_or(DType::F32);
-        let call = Call {
+        let call = DeviceCall {
             kind,
             op,
             dtype,

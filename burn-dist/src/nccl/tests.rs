@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::communicator::{Call, Communicator, Started};
-use super::fake::{Failure, Fake, Memory, Wire};
+use super::communicator::{Communicator, DeviceCall, Started};
+use super::fake::{Failure, Fake, FakeMemory, Wire};
 use super::lane::Lane;
 use crate::collective::Kind;
 use crate::error::{CollectiveError, Error};
@@ -70,16 +70,19 @@ fn cut(
     cuts: Cuts,
     values: Vec<f32>,
 ) -> Result<Vec<f32>, Error> {
-    let call = Call {
+    let call = DeviceCall {
         cuts,
         root,
         ..elements((kind, op), DType::F32, values.len())
     };
-    Ok(communicator.start(call, Memory::of(values)).wait()?.take())
+    Ok(communicator
+        .start(call, FakeMemory::of(values))
+        .wait()?
+        .take())
 }
 
-fn elements((kind, op): (Kind, Option<ReduceOp>), dtype: DType, len: usize) -> Call {
-    Call {
+fn elements((kind, op): (Kind, Option<ReduceOp>), dtype: DType, len: usize) -> DeviceCall {
+    DeviceCall {
         kind,
         op,
         dtype,
@@ -187,7 +190,7 @@ fn collectives_run_while_the_caller_goes_on_and_mix_with_the_groups_own() {
             .map(|i| {
                 let call = (Kind::AllReduce, Some(ReduceOp::Sum));
                 let call = elements(call, DType::F32, 3);
-                let started = nccl.start(call, Memory::of(vec![i as f32; 3]));
+                let started = nccl.start(call, FakeMemory::of(vec![i as f32; 3]));
                 let mut word = [1u8];
                 group.all_reduce(&mut word, ReduceOp::Sum)?;
                 assert_eq!(word, [2]);
@@ -208,11 +211,11 @@ fn ranks_that_disagree_are_told_what_the_other_called() {
     let calls: [Call; 4] = [
         |nccl, rank| sum(nccl, vec![0.0; 5 + rank]),
         |nccl, rank| {
-            let call = super::communicator::Call {
+            let call = super::communicator::DeviceCall {
                 bucket: 1 + rank as u32,
                 ..elements((Kind::AllReduce, Some(ReduceOp::Sum)), DType::F32, 5)
             };
-            let started = nccl.start(call, Memory::of(vec![0.0; 5]));
+            let started = nccl.start(call, FakeMemory::of(vec![0.0; 5]));
             Ok(started.wait()?.take())
         },
         |nccl, rank| match rank {
@@ -278,11 +281,11 @@ fn collectives_of_two_communicators_run_in_the_order_in_which_they_were_started(
                 for i in 0..100 {
                     let start = |nccl: &Communicator<Fake>, value: f32| {
                         let call = (Kind::AllReduce, Some(ReduceOp::Sum));
-                        nccl.start(elements(call, DType::F32, 1), Memory::of(vec![value]))
+                        nccl.start(elements(call, DType::F32, 1), FakeMemory::of(vec![value]))
                     };
                     let (a, b) = (start(&first, i as f32), start(&second, -1.0));
                     // The ranks wait in different orders.
-                    let wait = |started: Started<Memory>| started.wait().unwrap().take();
+                    let wait = |started: Started<FakeMemory>| started.wait().unwrap().take();
                     let (a, b) = match group.rank() {
                         0 => (wait(a), wait(b)),
                         _ => {
@@ -389,7 +392,7 @@ fn a_wait_inside_of_nccl_ends_at_the_time_out() {
         sum(&nccl, vec![1.0])?;
         // Nobody waits for it: the end of the communicator must not, either.
         let call = (Kind::AllReduce, Some(ReduceOp::Sum));
-        let second = nccl.start(elements(call, DType::F32, 1), Memory::of(vec![1.0]));
+        let second = nccl.start(elements(call, DType::F32, 1), FakeMemory::of(vec![1.0]));
         drop(nccl);
         second.wait()?;
         Ok(())
@@ -436,7 +439,7 @@ fn what_is_wrong_without_the_others_is_refused_alone() {
     let (results, _) = ranks(&[Failure::None; 2], |_, nccl| {
         let call = (Kind::AllReduce, Some(ReduceOp::Mean));
         let call = elements(call, DType::I64, 1);
-        let mean = nccl.start(call, Memory::of(vec![1.0]));
+        let mean = nccl.start(call, FakeMemory::of(vec![1.0]));
         let error = mean.wait().err().map(|error| error.to_string());
         assert!(error.unwrap_or_default().contains("mean of"));
         let root = run(&nccl, Kind::Broadcast, None, 7, vec![1.0]);

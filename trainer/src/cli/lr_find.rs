@@ -10,7 +10,7 @@ use super::output::{self, Way};
 use crate::config::paths;
 use crate::system::output::say;
 use crate::system::{allocator, panics};
-use crate::tools::lr_find::{Curve, Point, Suggestion, Sweep, svg, sweep};
+use crate::tools::lr_find::{LossCurve, Suggestion, Sweep, Trial, svg, sweep};
 
 /// Minimum ratio of the last rate to the first. In a narrower range, no fall stands out, and a
 /// tenth of the best rate would lie outside.
@@ -81,12 +81,12 @@ pub fn run(args: &LrFindArgs) -> Result<i32, Failure> {
     Ok(0)
 }
 
-fn row(point: &Point) -> String {
-    let Point { lr, loss, smooth } = point;
+fn row(point: &Trial) -> String {
+    let Trial { lr, loss, smooth } = point;
     format!("{lr:>17.2e} {loss:>11.4} {smooth:>11.4}")
 }
 
-fn conclude(curve: &Curve, picture: &str) {
+fn conclude(curve: &LossCurve, picture: &str) {
     let steps = curve.points().len();
     say(&curve.suggestion().map_or_else(
         |unclear| unclear.to_string(),

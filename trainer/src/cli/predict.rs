@@ -12,7 +12,7 @@ use super::output::{self, Way};
 use crate::FAILED;
 use crate::config::paths;
 use crate::system::output::{complain, say};
-use crate::tools::trained::Guess;
+use crate::tools::trained::NamedGuess;
 
 /// Arguments of `trainer predict`.
 #[derive(Debug, Args)]
@@ -82,7 +82,7 @@ impl Told {
         files
     }
 
-    fn guesses(&mut self, path: &Path, guesses: &[Guess]) {
+    fn guesses(&mut self, path: &Path, guesses: &[NamedGuess]) {
         let names: Vec<String> = guesses
             .iter()
             .map(|guess| format!("{} {:.1} %", guess.class, 100.0 * guess.probability))

@@ -84,7 +84,7 @@ pub struct Config {
 fn variants() -> Vec<(&'static str, &'static str, &'static [&'static str])> {
     fn of<N: Named>() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])>
     {
-        let choices = N::CHOICES.iter();
+        let choices = N::ALTERNATIVES.iter();
         choices.map(|choice| (N::SECTION, choice.name, (choice.keys)()))
     }
     of::<ModelConfig>()
@@ -98,7 +98,7 @@ fn variants() -> Vec<(&'static str, &'static str, &'static [&'static str])> {
 fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
     fn named<N: Named>() -> (&'static str, Vec<&'static str>) {
         let mut all = vec!["name"];
-        let of_names = N::CHOICES.iter().flat_map(|choice| (choice.keys)());
+        let of_names = N::ALTERNATIVES.iter().flat_map(|choice| (choice.keys)());
         for key in of_names.chain(fields::<N::Keys>()) {
             if !all.contains(key) {
                 all.push(key);

@@ -17,7 +17,7 @@ pub trait Named: Sized {
     /// Name of the section.
     const SECTION: &'static str;
     /// All names.
-    const CHOICES: &'static [Choice<Self::Kind>];
+    const ALTERNATIVES: &'static [Alternative<Self::Kind>];
     /// Default name. A section with one ignores other names' keys at their usual values, which
     /// earlier versions wrote into the resolved configuration.
     const USUAL: Option<&'static str>;
@@ -27,7 +27,7 @@ pub trait Named: Sized {
 }
 
 /// A name, its own keys, and their parser.
-pub struct Choice<K> {
+pub struct Alternative<K> {
     /// The name.
     pub name: &'static str,
     /// Its keys.
@@ -105,8 +105,8 @@ macro_rules! named_section {
             type Kind = $kind;
             type Keys = $keys;
             const SECTION: &'static str = $section;
-            const CHOICES: &'static [$crate::config::named::Choice<$kind>] = &[
-                $($crate::config::named::Choice {
+            const ALTERNATIVES: &'static [$crate::config::named::Alternative<$kind>] = &[
+                $($crate::config::named::Alternative {
                     name: $name,
                     keys: $crate::config::section::fields::<$own>,
                     read: |section| Ok($kind::$variant(section.read()?)),

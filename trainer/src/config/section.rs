@@ -9,7 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::error::Fault;
-use super::named::{Choice, Named};
+use super::named::{Alternative, Named};
 
 /// Minimum similarity (Jaro-Winkler, 0 to 1) for a suggestion.
 const SIMILAR: f64 = 0.75;
@@ -73,8 +73,8 @@ impl<'a> Section<'a> {
         });
         let others: Vec<_> = keys.filter(|(key, ..)| !is_valid(key)).collect();
         for (key, place, of_value) in others {
-            let has_key = |choice: &&Choice<N::Kind>| (choice.keys)().contains(&key.as_str());
-            let users: Vec<_> = N::CHOICES.iter().filter(has_key).collect();
+            let has_key = |choice: &&Alternative<N::Kind>| (choice.keys)().contains(&key.as_str());
+            let users: Vec<_> = N::ALTERNATIVES.iter().filter(has_key).collect();
             let value = self.table.remove_entry(key.as_str());
             match (users.first(), value) {
                 (Some(_), Some(_)) if yields && renamed && !is_set(&of_value) => {}
@@ -100,9 +100,9 @@ impl<'a> Section<'a> {
     fn choice<N: Named>(
         &self,
         given: Option<&Spanned<DeValue<'a>>>,
-    ) -> Result<&'static Choice<N::Kind>, Fault> {
+    ) -> Result<&'static Alternative<N::Kind>, Fault> {
         let section = self.name;
-        let names: Vec<&str> = N::CHOICES.iter().map(|choice| choice.name).collect();
+        let names: Vec<&str> = N::ALTERNATIVES.iter().map(|choice| choice.name).collect();
         let wanted = match given {
             Some(value) => value.get_ref().as_str().ok_or_else(|| {
                 Fault::new(format!("`name` in [{section}] must be a string")).at(value.span())
@@ -115,7 +115,7 @@ impl<'a> Section<'a> {
                 fault.help(format!("one of: {}", names.join(", ")))
             })?,
         };
-        let found = N::CHOICES.iter().find(|choice| choice.name == wanted);
+        let found = N::ALTERNATIVES.iter().find(|choice| choice.name == wanted);
         found.ok_or_else(|| Fault {
             span: given.map(Spanned::span),
             help: Some(suggest(wanted, &names, "valid names")),
@@ -136,7 +136,7 @@ impl<'a> Section<'a> {
     }
 
     /// The fault of a key that this `name` does not use, although its author expects an effect.
-    fn useless<K>(&self, key: &str, name: &str, users: &[&Choice<K>]) -> Fault {
+    fn useless<K>(&self, key: &str, name: &str, users: &[&Alternative<K>]) -> Fault {
         let section = self.name;
         let users: Vec<&str> = users.iter().map(|choice| choice.name).collect();
         let fault = Fault::new(format!("`{section}.{key}` has no effect with `{name}`"));

@@ -4,6 +4,7 @@ mod abandon;
 pub mod callback;
 pub(crate) mod changes;
 pub(crate) mod checkpointing;
+pub(crate) mod context;
 pub mod early_stopping;
 pub(crate) mod few_values;
 pub(crate) mod flat_loss;
@@ -16,7 +17,6 @@ pub mod progress;
 pub(crate) mod record;
 pub mod schedule;
 pub(crate) mod seed;
-pub(crate) mod session;
 mod setup;
 mod step;
 mod summary;
@@ -45,16 +45,16 @@ use crate::system::memory;
 use crate::system::output::{complain, duration};
 use crate::train::callback::{Action, Callback, CallbackError, EpochEnd};
 use crate::train::checkpointing::Checkpoints;
+use crate::train::context::TrainContext;
 use crate::train::early_stopping::{is_better, monitored};
 use crate::train::flat_loss::FlatLoss;
 use crate::train::progress::{Meta, Progress};
 use crate::train::record::{Recorder, Requests};
 use crate::train::schedule::Schedule;
-use crate::train::session::Session;
 
 /// A run in progress.
 struct Training<'s, M: ImageClassifier> {
-    session: &'s Session<'s>,
+    context: &'s TrainContext<'s>,
     parallel: Parallel<M>,
     recorder: Recorder,
     console: Console,
@@ -112,7 +112,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         if self.is_complete() {
             return Some(End::Complete);
         }
-        let stopping = &self.session.config.early_stopping;
+        let stopping = &self.context.config.early_stopping;
         let over = self
             .progress
             .evaluated
@@ -122,7 +122,7 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     fn tell_nothing_left(&mut self, end: &End) {
         let Progress { steps, epoch, .. } = self.progress;
-        let limit = self.session.config.train.max_steps;
+        let limit = self.context.config.train.max_steps;
         let longer = match (end, limit.filter(|limit| steps >= *limit)) {
             (End::Complete, Some(_)) => "raise train.max_steps",
             (End::Complete, None) => "raise train.epochs",
@@ -166,7 +166,7 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     /// Number of the last epoch.
     fn epochs(&self) -> u64 {
-        let train = &self.session.config.train;
+        let train = &self.context.config.train;
         match train.fast_dev_run {
             true => self.before.epoch + 1,
             false => train.epochs,
@@ -175,7 +175,7 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     /// Whether no step is left. True at once if a resumed run has fewer epochs than it has begun.
     fn at_last_step(&self) -> bool {
-        let limit = self.session.config.train.max_steps;
+        let limit = self.context.config.train.max_steps;
         let reached = limit.is_some_and(|limit| self.progress.steps >= limit);
         reached || self.progress.epoch > self.epochs()
     }
@@ -212,7 +212,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     ) -> Result<Option<End>, TrainError> {
         self.progress.evaluated = true;
         self.progress.evaluation = Some(evaluation);
-        let stopping = &self.session.config.early_stopping;
+        let stopping = &self.context.config.early_stopping;
         let reason = self.progress.watch.see(stopping, &evaluation);
         self.progress.seen = self.schedule.see(&evaluation);
         let epoch = EpochEnd {
@@ -247,7 +247,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     /// The requests of all ranks at this moment.
     fn agree(&mut self) -> Result<Requests, TrainError> {
         let mut requests = self.requests().encode();
-        self.session
+        self.context
             .group
             .all_reduce(&mut requests, ReduceOp::Max)?;
         Ok(Requests::decode(&requests))
@@ -280,7 +280,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             seconds: begin.elapsed().as_secs_f64(),
             skipped_steps: self.recorder.skipped_steps(),
         }))?;
-        let busy = self.session.group.busy();
+        let busy = self.context.group.busy();
         let write = |folder| busy.during(|| details.write(folder));
         if let Some(Err(error)) = self.run_dir.as_deref().map(write) {
             // The details are only for people: a failure must not end the run.
@@ -291,26 +291,26 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     /// Evaluates in the configured precision.
     fn evaluated(&self) -> Result<Option<Evaluated>, TrainError> {
-        let wanted = self.session.config.train.eval_precision();
-        within_range(wanted, self.session.group, |precision| {
+        let wanted = self.context.config.train.eval_precision();
+        within_range(wanted, self.context.group, |precision| {
             self.evaluated_in(precision)
         })
     }
 
     /// Evaluates in `f32` or in the precision of the training.
     fn evaluated_in(&self, precision: Precision) -> Result<Option<Evaluated>, TrainError> {
-        let (data, session, started) = (&self.session.data, self.session, self.begin);
+        let (data, context, started) = (&self.context.data, self.context, self.begin);
         let evaluator = Evaluator {
             dataset: data.splits.test.as_ref(),
             loader: &data.eval_loader,
-            resident: session.resident.test.as_ref(),
+            resident: context.resident.test.as_ref(),
             sampler: &data.eval_sampler,
-            device: &session.device.device,
+            device: &context.device.device,
             precision,
-            group: session.group,
+            group: context.group,
             together: self.parallel.gathers(),
         };
-        let pause = || step::reason_to_pause(session.config, started).is_some();
+        let pause = || step::reason_to_pause(context.config, started).is_some();
         let evaluate = |model: &M| evaluator.evaluate(model, Some(&pause));
         match precision {
             Precision::F32 => self.parallel.evaluate_with(evaluate)?,
@@ -342,7 +342,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     fn warn_of_skipped(&self) {
-        if self.session.group.rank() == 0 {
+        if self.context.group.rank() == 0 {
             complain(
                 "warning: most steps of this epoch were skipped, because their gradients \
                  overflowed. Lower optimizer.lr or loss_scale.initial, set train.clip_norm, or use \
@@ -353,7 +353,7 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     /// Whether this evaluation is the best so far and the configuration keeps the best checkpoint.
     fn is_best(&mut self, evaluation: &Evaluation) -> bool {
-        let config = &self.session.config.checkpoint;
+        let config = &self.context.config.checkpoint;
         if !config.best || self.checkpoints.is_none() {
             return false;
         }
@@ -372,7 +372,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     /// Trains until the epoch or the run ends, or a rank asks to stop. Returns the requests of the
     /// ranks.
     fn steps_of_epoch(&mut self, begin: Instant) -> Result<Requests, TrainError> {
-        let session = self.session;
+        let context = self.context;
         let (epoch, done_before) = (self.progress.epoch, self.progress.steps_of_epoch);
         let (first_step, seconds) = (self.progress.steps, self.progress.train_seconds);
         let losses = self.progress.epoch_losses.unwrap_or(done_before);
@@ -380,10 +380,10 @@ impl<M: ImageClassifier> Training<'_, M> {
         self.console
             .start_epoch(epoch, self.epochs(), self.steps_per_epoch, done_before);
         // Samplers count epochs from 0.
-        let order = session.data.train_sampler.epoch(epoch as usize - 1);
+        let order = context.data.train_sampler.epoch(epoch as usize - 1);
         let order = order.from_step(done_before as usize);
-        let loader = &session.data.train_loader;
-        let mut batches = Batches::new(loader, session.resident.train.as_ref(), order);
+        let loader = &context.data.train_loader;
+        let mut batches = Batches::new(loader, context.resident.train.as_ref(), order);
         let mut requests = Requests::default();
         while self.progress.steps_of_epoch < self.steps_per_epoch && !self.at_last_step() {
             self.step(&mut batches, || seconds + begin.elapsed().as_secs_f64())?;
@@ -447,15 +447,15 @@ impl<M: ImageClassifier> Training<'_, M> {
     fn save_end(&mut self, end: &End) -> Result<bool, TrainError> {
         // A run that pauses needs a checkpoint, even if none is configured.
         if matches!(end, End::Paused(_)) && self.checkpoints.is_none() {
-            let (session, folder, lock) = (self.session, self.home.as_deref(), self.lock.clone());
-            let start = || setup::start_checkpoints(session, folder, lock, &self.before);
-            self.checkpoints = session.group.busy().during(start)?;
+            let (context, folder, lock) = (self.context, self.home.as_deref(), self.lock.clone());
+            let start = || setup::start_checkpoints(context, folder, lock, &self.before);
+            self.checkpoints = context.group.busy().during(start)?;
         }
         let last = self.checkpoints.as_mut();
         if let Some(checkpoints) = last.filter(|last| last.lacks(&self.progress)) {
             // The last checkpoint must not be skipped because the one before is still being
             // written.
-            let busy = self.session.group.busy();
+            let busy = self.context.group.busy();
             busy.during(|| checkpoints.catch_up());
             self.save()?;
         }
@@ -463,7 +463,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             return Ok(!matches!(end, End::Paused(_)));
         };
         // However long the disk takes.
-        let group = self.session.group;
+        let group = self.context.group;
         let (news, saved) = group.busy().during(|| checkpoints.finish(group))?;
         for news in news {
             self.console.line(&news);
@@ -482,11 +482,11 @@ impl<M: ImageClassifier> Training<'_, M> {
         self.progress.metrics_bytes = self.recorder.metrics_bytes();
         let meta = Meta {
             progress: self.progress.clone(),
-            task: setup::task(self.session),
-            config: self.session.config.to_toml().ok(),
+            task: setup::task(self.context),
+            config: self.context.config.to_toml().ok(),
         };
         let state = self.parallel.state()?;
-        let busy = self.session.group.busy();
+        let busy = self.context.group.busy();
         busy.during(|| checkpoints.save(state, &meta))
     }
 
@@ -497,10 +497,10 @@ impl<M: ImageClassifier> Training<'_, M> {
             compute: times.own(),
             wait: times.wait,
             memory_mib: memory::resident_mib().unwrap_or_default(),
-            device_mib: memory::device_mib(&self.session.device.device),
+            device_mib: memory::device_mib(&self.context.device.device),
         };
         let message = serde_json::to_vec(&own).unwrap_or_default();
-        let all = self.session.group.gather_bytes(&message)?;
+        let all = self.context.group.gather_bytes(&message)?;
         let all: Vec<Work> = all
             .iter()
             .map(|work| serde_json::from_slice(work).unwrap_or_default())
@@ -517,7 +517,7 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     /// Training images of `steps` steps over all ranks.
     fn images(&self, steps: u64) -> f64 {
-        steps as f64 * self.session.batching.global as f64
+        steps as f64 * self.context.batching.global as f64
     }
 }
 

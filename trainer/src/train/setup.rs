@@ -1,4 +1,4 @@
-//! Sets up a run between the session and its first step.
+//! Everything between the context and the first step.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -32,37 +32,37 @@ use crate::system::{log, peak};
 use crate::train::callback::{Begin, Callback};
 use crate::train::changes::{self, Before, Now};
 use crate::train::checkpointing::Checkpoints;
+use crate::train::context::TrainContext;
 use crate::train::flat_loss::FlatLoss;
 use crate::train::progress::{Meta, Progress, Task};
 use crate::train::record::{Recorder, Requests, Work};
 use crate::train::schedule::Schedule;
-use crate::train::session::Session;
 use crate::train::{few_values, flat_loss, optimizer};
 
 /// Trains `model`, which is on an autodiff device.
 pub(crate) fn train<M: ImageClassifier>(
-    session: &Session<'_>,
+    context: &TrainContext<'_>,
     model: M,
     callbacks: Vec<Box<dyn Callback>>,
 ) -> Result<Summary, TrainError> {
-    let (config, start) = (session.config, &session.start);
-    let (size, images) = (session.group.size(), session.data.splits.train.as_ref());
-    Schedule::check(&config.schedule, session.data.splits.test.len())?;
-    few_values::check(config, session.batching, size, images.shape(), &model)?;
-    let work = work(session, &model);
+    let (config, start) = (context.config, &context.start);
+    let (size, images) = (context.group.size(), context.data.splits.train.as_ref());
+    Schedule::check(&config.schedule, context.data.splits.test.len())?;
+    few_values::check(config, context.batching, size, images.shape(), &model)?;
+    let work = work(context, &model);
     let states = crate::train::model::states(&model, config);
     optimizer::check(&config.optimizer, &crate::train::model::parameters(&model))?;
-    check_memory(session, &states)?;
+    check_memory(context, &states)?;
     // Rank 0 may load weights, and files may take minutes.
     let waiting = Waiting::start();
     let mut parallel = Parallel::new(
         model,
         optimizer::build(&config.optimizer),
-        parallel_options(config, session.batching.accumulate),
-        session.group,
+        parallel_options(config, context.batching.accumulate),
+        context.group,
     )?;
     let mut progress = match &start.checkpoint {
-        Some(path) => restore(&mut parallel, path, &task(session), config)?,
+        Some(path) => restore(&mut parallel, path, &task(context), config)?,
         None => Progress::start(),
     };
     drop(waiting);
@@ -72,26 +72,26 @@ pub(crate) fn train<M: ImageClassifier>(
     if config.train.fast_dev_run {
         progress.leave_epoch();
     }
-    let steps_per_epoch = steps_per_epoch(config, &session.data.train_sampler);
-    let environment = environment(session, parallel.num_parameters(), steps_per_epoch)?;
+    let steps_per_epoch = steps_per_epoch(config, &context.data.train_sampler);
+    let environment = environment(context, parallel.num_parameters(), steps_per_epoch)?;
     // Last, once nothing in the configuration or the data can fail.
-    let main = session.world.is_main();
+    let main = context.world.is_main();
     let before = start.checkpoint.as_deref().filter(|_| main);
     let before = before.and_then(Before::of);
     let created = (main && !config.train.fast_dev_run)
         .then(|| {
             let (folder, lock) = (start.run_dir.as_deref(), start.lock.as_ref());
-            dir::create(folder, lock, session.name, config)
+            dir::create(folder, lock, context.name, config)
         })
         .transpose()?;
     let (run_dir, lock) = created.unzip();
-    let home = share_folder(session, run_dir.as_deref())?;
+    let home = share_folder(context, run_dir.as_deref())?;
     if let Some(home) = &home {
-        log::start(home, session.world, session.group);
+        log::start(home, context.world, context.group);
     }
     let mut notes = start.notes.clone();
     notes.extend(
-        session
+        context
             .initial
             .get()
             .into_iter()
@@ -100,12 +100,12 @@ pub(crate) fn train<M: ImageClassifier>(
     if let Some(folder) = &run_dir {
         notes.extend(set_aside(folder, start, progress.steps)?);
     }
-    let (batching, ranks) = (session.batching, session.group.size());
+    let (batching, ranks) = (context.batching, context.group.size());
     let schedule = Schedule::of_run(config, steps_per_epoch, batching, ranks).after(progress.seen);
     let now = Now {
         config,
         ranks,
-        splits: &session.data.splits,
+        splits: &context.data.splits,
         schedule: &schedule,
     };
     let changed = before.and_then(|before| now.since(&before, progress.steps));
@@ -127,16 +127,16 @@ pub(crate) fn train<M: ImageClassifier>(
         .map(|folder| EventWriter::open(&folder.join(tensorboard::FOLDER), progress.steps))
         .transpose()?;
     let checkpoints = match config.checkpoint.wanted() {
-        true => start_checkpoints(session, home.as_deref(), lock.clone(), &progress)?,
+        true => start_checkpoints(context, home.as_deref(), lock.clone(), &progress)?,
         false => None,
     };
     let mut training = Training {
-        session,
+        context,
         recorder: Recorder::new(
-            session.group,
+            context.group,
             (metrics, events),
             config.log.every_steps,
-            session.batching.global,
+            context.batching.global,
             work,
         )
         .guarded_by(lock.clone()),
@@ -156,7 +156,7 @@ pub(crate) fn train<M: ImageClassifier>(
         home,
         lock,
     };
-    if session.dashboard {
+    if context.dashboard {
         training.console.open_dashboard();
     }
     training.introduce(&notes);
@@ -176,7 +176,7 @@ pub(crate) fn train<M: ImageClassifier>(
     if !summary.saved || paused {
         // A launcher may take the first nonzero exit code for a failure and kill the rest. The main
         // rank must be done with its files by then.
-        session.group.barrier()?;
+        context.group.barrier()?;
     }
     match summary.saved {
         true => Ok(summary),
@@ -208,8 +208,8 @@ fn not_saved(end: &End, trial: bool) -> &'static str {
 impl<M: ImageClassifier> Training<'_, M> {
     fn tell_callbacks(&mut self) -> Result<(), TrainError> {
         let begin = Begin {
-            rank: self.session.group.rank(),
-            world_size: self.session.group.size(),
+            rank: self.context.group.rank(),
+            world_size: self.context.group.size(),
             run_dir: self.run_dir.as_deref(),
             steps: self.progress.steps,
             steps_per_epoch: self.steps_per_epoch,
@@ -224,15 +224,15 @@ impl<M: ImageClassifier> Training<'_, M> {
 }
 
 /// The known arithmetic cost of the run.
-fn work<M: ImageClassifier>(session: &Session<'_>, model: &M) -> Work {
-    let shape = session.data.splits.train.shape();
+fn work<M: ImageClassifier>(context: &TrainContext<'_>, model: &M) -> Work {
+    let shape = context.data.splits.train.shape();
     let forward = model.flops([shape.channels, shape.height, shape.width]);
-    let config = session.config;
-    let device = &session.device.name;
+    let config = context.config;
+    let device = &context.device.name;
     let known = || peak::peak_tflops(device, config.train.precision);
     let peak = config.log.peak_tflops.or_else(known);
     // Ranks on one device share its peak.
-    let devices = session.sharing.devices as f64;
+    let devices = context.sharing.devices as f64;
     Work {
         flops_per_image: forward.map(|flops| flops.saturating_mul(flops::TRAINING) as f64),
         peak_flops: peak.map(|tflops| tflops * 1e12 * devices),
@@ -280,29 +280,29 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
     Ok((!names.is_empty()).then(told))
 }
 
-/// The learning task of the session.
-pub(super) fn task(session: &Session<'_>) -> Task {
-    Task::of(session.config, session.batching, &session.data.splits)
+/// What the context learns from.
+pub(super) fn task(context: &TrainContext<'_>) -> Task {
+    Task::of(context.config, context.batching, &context.data.splits)
 }
 
 /// Shares rank 0's run folder with all ranks. A trial run has none.
 fn share_folder(
-    session: &Session<'_>,
+    context: &TrainContext<'_>,
     run_dir: Option<&Path>,
 ) -> Result<Option<PathBuf>, TrainError> {
-    if session.config.train.fast_dev_run {
+    if context.config.train.fast_dev_run {
         return Ok(None);
     }
     let own = run_dir.unwrap_or(Path::new(""));
     let own = std::path::absolute(own).unwrap_or(own.to_owned());
-    let all = session.group.gather_bytes(own.as_os_str().as_bytes())?;
+    let all = context.group.gather_bytes(own.as_os_str().as_bytes())?;
     let first = all.into_iter().next().unwrap_or_default();
     Ok(Some(PathBuf::from(OsString::from_vec(first))))
 }
 
 /// Starts checkpoints in the shared folder. A trial run writes none.
 pub(super) fn start_checkpoints(
-    session: &Session<'_>,
+    context: &TrainContext<'_>,
     home: Option<&Path>,
     lock: Option<Arc<RunLock>>,
     progress: &Progress,
@@ -310,12 +310,12 @@ pub(super) fn start_checkpoints(
     let Some(home) = home else {
         return Ok(None);
     };
-    let config = &session.config.checkpoint;
+    let config = &context.config.checkpoint;
     let folder = home.join(CHECKPOINTS);
-    let timeout = Duration::from_secs(session.config.parallel.timeout_seconds);
-    let group = session.group;
+    let timeout = Duration::from_secs(context.config.parallel.timeout_seconds);
+    let group = context.group;
     // A checkpoint of another run is in another folder.
-    let start = &session.start;
+    let start = &context.start;
     let is_there = start.checkpoint.is_some() && !start.of_another_run;
     let saved = is_there.then_some((progress.steps, progress.evaluated));
     let checkpoints = Checkpoints::start(config, &folder, lock, saved, timeout, group)?;
@@ -341,13 +341,13 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
 }
 /// Describes software, hosts and devices of all ranks. A collective call.
 fn environment(
-    session: &Session<'_>,
+    context: &TrainContext<'_>,
     parameters: usize,
     steps_per_epoch: u64,
 ) -> Result<Environment, TrainError> {
     let host = rustix::system::uname();
-    let hosts = session.group.gather_bytes(host.nodename().to_bytes())?;
-    let splits = &session.data.splits;
+    let hosts = context.group.gather_bytes(host.nodename().to_bytes())?;
+    let splits = &context.data.splits;
     let (shape, normalization) = (splits.train.shape(), splits.train.normalization());
     Ok(Environment {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -359,16 +359,16 @@ fn environment(
             .iter()
             .map(|host| String::from_utf8_lossy(host).into_owned())
             .collect(),
-        device: session.device.name.clone(),
-        kernels: kernels_name(session.config, &session.device.device),
-        world_size: session.group.size(),
-        nodes: session.group.nodes(),
+        device: context.device.name.clone(),
+        kernels: kernels_name(context.config, &context.device.device),
+        world_size: context.group.size(),
+        nodes: context.group.nodes(),
         threads: rayon::current_num_threads(),
         parameters,
         train_samples: splits.train.len(),
         test_samples: splits.test.len(),
         steps_per_epoch,
-        weights: session.initial.get().map(|(initial, _)| initial.clone()),
+        weights: context.initial.get().map(|(initial, _)| initial.clone()),
         class_names: splits.train.class_names().to_vec(),
         image_shape: [shape.channels, shape.height, shape.width],
         mean: normalization.mean,
@@ -378,21 +378,21 @@ fn environment(
 
 /// Rejects a training whose state exceeds the memory of its device, if that is known. Activations
 /// come on top and are not known in advance.
-fn check_memory(session: &Session<'_>, states: &[ParameterState]) -> Result<(), TrainError> {
-    let (chosen, group) = (&session.device, session.group);
+fn check_memory(context: &TrainContext<'_>, states: &[ParameterState]) -> Result<(), TrainError> {
+    let (chosen, group) = (&context.device, context.group);
     let Some(total) = chosen.cuda.and_then(device_memory) else {
         return Ok(());
     };
     let whole = states.iter().any(|state| state.whole);
-    let options = parallel_options(session.config, 1);
+    let options = parallel_options(context.config, 1);
     let options = options.carried_out(&chosen.device, whole, group.size());
     let ranks = options.shard_within.ranks(group.size(), group.nodes());
-    let states = on_device(session.config, states);
+    let states = on_device(context.config, states);
     let needed = MemoryEstimate::of(options.strategy, &states, ranks).total();
     Ok(MemoryShortage::check(
         needed,
         states.iter().map(|state| state.elements).sum(),
         total,
-        session.sharing.ranks,
+        context.sharing.ranks,
     )?)
 }

@@ -14,9 +14,9 @@ use crate::eval::loss::{self, StepLoss};
 use crate::run::metrics::StepTimes;
 use crate::system::signals;
 use crate::train::checkpointing::Checkpoints;
+use crate::train::context::training_device;
 use crate::train::record::{Requests, Step};
 use crate::train::seed;
-use crate::train::session::training_device;
 
 impl<M: ImageClassifier> Training<'_, M> {
     /// Trains on the next micro-batches; `elapsed` gives the seconds of training so far.
@@ -25,13 +25,13 @@ impl<M: ImageClassifier> Training<'_, M> {
         batches: &mut Batches<'_>,
         elapsed: impl Fn() -> f64,
     ) -> Result<(), TrainError> {
-        let session = self.session;
-        let config = session.config;
-        let device = training_device(session);
+        let context = self.context;
+        let config = context.config;
+        let device = training_device(context);
         let number = self.progress.steps + 1;
-        let rank = session.world.rank();
+        let rank = context.world.rank();
         device.seed(seed::of_step(config.train.seed, rank, number));
-        let Batching { accumulate, .. } = session.batching;
+        let Batching { accumulate, .. } = context.batching;
         let mut times = StepTimes::default();
         let mut losses = Vec::with_capacity(accumulate);
         for _ in 0..accumulate {
@@ -112,7 +112,7 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     /// Reason for this rank to pause, if any.
     pub(super) fn reason_to_pause(&self) -> Option<&'static str> {
-        reason_to_pause(self.session.config, self.begin)
+        reason_to_pause(self.context.config, self.begin)
     }
 }
 

@@ -72,7 +72,7 @@ impl<M: ImageClassifier> Training<'_, M> {
         let (progress, before) = (&self.progress, &self.before);
         let steps = progress.steps - before.steps;
         let seconds = progress.train_seconds - before.train_seconds;
-        let world = self.session.world;
+        let world = self.context.world;
         Ok(Summary {
             end,
             saved,
@@ -83,7 +83,7 @@ impl<M: ImageClassifier> Training<'_, M> {
                 0 => 0.0,
                 _ => self.images(steps) / seconds,
             },
-            nodes: self.session.group.nodes(),
+            nodes: self.context.group.nodes(),
             devices_per_node: world.local_size(),
             world_size: world.size(),
             evaluation: progress.evaluation,
@@ -93,17 +93,17 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     pub(super) fn introduce(&mut self, notes: &[String]) {
-        let session = self.session;
+        let context = self.context;
         let Batching {
             global,
             micro,
             accumulate,
-        } = session.batching;
-        let (group, splits) = (session.group, &session.data.splits);
+        } = context.batching;
+        let (group, splits) = (context.group, &context.data.splits);
         let size = group.size();
         self.console.line(&format!(
             "{}: {} parameters, {} training and {} test images",
-            session.name,
+            context.name,
             self.parallel.num_parameters(),
             splits.train.len(),
             splits.test.len(),
@@ -116,7 +116,7 @@ impl<M: ImageClassifier> Training<'_, M> {
                     1 => "1 node".to_owned(),
                     nodes => format!("{nodes} nodes"),
                 },
-                session.world.launched_by(),
+                context.world.launched_by(),
                 group.transport()
             ),
         };
@@ -127,14 +127,14 @@ impl<M: ImageClassifier> Training<'_, M> {
         ));
         self.console.line(&format!(
             "computes on {}: {}{}; kernels: {}, {} per rank",
-            session.device.name,
-            session.device.reason,
-            match session.sharing.ranks {
-                2.. if !is_host(&session.device.device) =>
-                    format!(", shared by {} ranks", session.sharing.ranks),
+            context.device.name,
+            context.device.reason,
+            match context.sharing.ranks {
+                2.. if !is_host(&context.device.device) =>
+                    format!(", shared by {} ranks", context.sharing.ranks),
                 _ => String::new(),
             },
-            kernels_name(session.config, &session.device.device),
+            kernels_name(context.config, &context.device.device),
             match rayon::current_num_threads() {
                 1 => "1 thread".to_owned(),
                 threads => format!("{threads} threads"),
@@ -193,11 +193,11 @@ impl<M: ImageClassifier> Training<'_, M> {
 
     /// Writes the HTML report. A failure only warns: the run is done and saved.
     pub(super) fn report(&mut self) {
-        let wanted = self.session.config.log.report;
+        let wanted = self.context.config.log.report;
         let Some(folder) = self.run_dir.as_deref().filter(|_| wanted) else {
             return;
         };
-        let busy = self.session.group.busy();
+        let busy = self.context.group.busy();
         match busy.during(|| report::write(folder)) {
             Ok(file) => self.console.line(&format!("report {}", file.display())),
             Err(error) => complain(&format!("warning: no report: {error}")),

@@ -23,7 +23,7 @@ use crate::system::output;
 use crate::system::signals::{Beginning, Waiting};
 use crate::system::{compute, device, limits, log};
 use crate::train::callback::Callback;
-use crate::train::session::{Resident, Session, bring_data, training_device};
+use crate::train::context::{Resident, TrainContext, bring_data, training_device};
 use crate::train::{self, End, Summary};
 use crate::train::{initial, misfit, seed};
 
@@ -109,9 +109,9 @@ impl<'a> Trainer<'a> {
     pub fn run(self) -> Result<Summary, TrainError> {
         let loaded = self.loaded;
         let config = loaded.config.model.clone();
-        self.go(|session, device, callbacks| {
-            let data = session.data.splits.train.as_ref();
-            let then = Train { session, callbacks };
+        self.go(|context, device, callbacks| {
+            let data = context.data.splits.train.as_ref();
+            let then = Train { context, callbacks };
             config
                 .build(data, device, then)
                 .map_err(|error| misfit::of_model(loaded, &error))?
@@ -128,15 +128,19 @@ impl<'a> Trainer<'a> {
         self,
         build: impl FnOnce(&Device, &dyn Dataset) -> Result<M, ModelError>,
     ) -> Result<Summary, TrainError> {
-        self.go(|session, device, callbacks| {
-            let model = build(device, session.data.splits.train.as_ref())?;
-            train::train(session, model, callbacks)
+        self.go(|context, device, callbacks| {
+            let model = build(device, context.data.splits.train.as_ref())?;
+            train::train(context, model, callbacks)
         })
     }
 
     fn go(
         self,
-        then: impl FnOnce(&Session<'_>, &Device, Vec<Box<dyn Callback>>) -> Result<Summary, TrainError>,
+        then: impl FnOnce(
+            &TrainContext<'_>,
+            &Device,
+            Vec<Box<dyn Callback>>,
+        ) -> Result<Summary, TrainError>,
     ) -> Result<Summary, TrainError> {
         let _beginning = Beginning::start();
         output::never_wait();
@@ -149,7 +153,7 @@ impl<'a> Trainer<'a> {
             let writes = !config.train.fast_dev_run;
             let start = Start::find(&self.resume, run_dir, &loaded.name, writes, group)?;
             let chosen = device::choose(&config, world)?;
-            let mut session = Session {
+            let mut context = TrainContext {
                 config: &config,
                 name: &loaded.name,
                 start,
@@ -166,13 +170,13 @@ impl<'a> Trainer<'a> {
                 initial: OnceLock::new(),
                 resident: Resident::default(),
             };
-            let splits = &session.data.splits;
+            let splits = &context.data.splits;
             same_data::check(&[splits.train.as_ref(), splits.test.as_ref()], group)?;
-            let device = training_device(&session);
+            let device = training_device(&context);
             compute::choose_kernels(&config, &device)?;
-            session.resident = bring_data(&session, &device)?;
+            context.resident = bring_data(&context, &device)?;
             device.seed(seed::of_parameters(config.train.seed));
-            then(&session, &device, self.callbacks)
+            then(&context, &device, self.callbacks)
         };
         let outcome = group::with_group(&config, world, |group| {
             let outcome = work(group).map_err(|error| misfit::locate(loaded, error));
@@ -201,7 +205,7 @@ fn ending(outcome: &Result<Summary, TrainError>) -> String {
 
 /// Builds and trains the configured model.
 struct Train<'s> {
-    session: &'s Session<'s>,
+    context: &'s TrainContext<'s>,
     callbacks: Vec<Box<dyn Callback>>,
 }
 
@@ -209,32 +213,32 @@ impl WithModel for Train<'_> {
     type Output = Result<Summary, TrainError>;
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
-        let session = self.session;
+        let context = self.context;
         // The other ranks get rank 0's weights, and a checkpoint has its own.
-        let model = match session.group.rank() == 0 && session.start.checkpoint.is_none() {
+        let model = match context.group.rank() == 0 && context.start.checkpoint.is_none() {
             true => self.start_from_weights(model)?,
             false => model,
         };
-        train::train(session, model, self.callbacks)
+        train::train(context, model, self.callbacks)
     }
 }
 
 impl Train<'_> {
-    /// Loads the configured weights into the model, and notes them in the session.
+    /// The model with the weights that the configuration names; the context takes note of them.
     fn start_from_weights<M: ImageClassifier + PyTorchKeys>(
         &self,
         model: M,
     ) -> Result<M, TrainError> {
-        let session = self.session;
+        let context = self.context;
         let _waiting = Waiting::start();
-        let (model, taken) = initial::load(model, session.config)?;
-        if let (Some(path), Some(taken)) = (&session.config.model.weights, taken) {
+        let (model, taken) = initial::load(model, context.config)?;
+        if let (Some(path), Some(taken)) = (&context.config.model.weights, taken) {
             let initial = Initial::of(path, &taken).map_err(|source| WeightsError::Read {
                 path: path.to_owned(),
                 source,
             })?;
             // Called once.
-            let _ = session.initial.set((initial, initial::notes(path, &taken)));
+            let _ = context.initial.set((initial, initial::notes(path, &taken)));
         }
         Ok(model)
     }

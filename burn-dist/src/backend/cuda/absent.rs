@@ -2,10 +2,10 @@
 
 use burn::tensor::Device;
 
-use crate::backend::Found;
+use crate::backend::Availability;
 
-pub(crate) fn found() -> Found {
-    Found::NotBuilt
+pub(crate) fn found() -> Availability {
+    Availability::NotBuilt
 }
 
 pub(crate) fn device(_index: usize) -> Option<Device> {

@@ -5,14 +5,14 @@ use burn::tensor::{Device, DeviceType};
 use cudarc::driver::{result, sys};
 
 use super::compiler;
-use crate::backend::Found;
+use crate::backend::Availability;
 
 /// The CUDA devices, if kernels can be compiled for them.
-pub(crate) fn found() -> Found {
+pub(crate) fn found() -> Availability {
     // SAFETY: only tries to open the library by its usual names.
     if !unsafe { sys::is_culib_present() } {
         let reason = "no NVIDIA driver (libcuda.so.1) was found";
-        return Found::Nothing(reason.to_owned());
+        return Availability::Nothing(reason.to_owned());
     }
     let count = Device::enumerate(DeviceType::Cuda).into_vec().len();
     if count == 0 {
@@ -21,11 +21,11 @@ pub(crate) fn found() -> Found {
             |_| String::new(),
             |list| format!(" (CUDA_VISIBLE_DEVICES={list})"),
         );
-        return Found::Nothing(format!("the NVIDIA driver reports no device{hidden}"));
+        return Availability::Nothing(format!("the NVIDIA driver reports no device{hidden}"));
     }
     match compiler::find() {
-        Ok(()) => Found::Gpus(count),
-        Err(reason) => Found::Nothing(reason),
+        Ok(()) => Availability::Gpus(count),
+        Err(reason) => Availability::Nothing(reason),
     }
 }
 

@@ -2,18 +2,18 @@
 
 use burn::tensor::{Device, DeviceKind, DeviceType};
 
-use crate::backend::Found;
+use crate::backend::Availability;
 
 /// The GPUs that wgpu can use.
-pub(crate) fn found() -> Found {
+pub(crate) fn found() -> Availability {
     match (gpus().len(), software()) {
         (0, None) => {
             let reason =
                 "wgpu finds no adapter (on Linux it needs libvulkan.so.1 and a GPU driver)";
-            Found::Nothing(reason.to_owned())
+            Availability::Nothing(reason.to_owned())
         }
-        (0, Some(_)) => Found::Software,
-        (count, _) => Found::Gpus(count),
+        (0, Some(_)) => Availability::Software,
+        (count, _) => Availability::Gpus(count),
     }
 }
 

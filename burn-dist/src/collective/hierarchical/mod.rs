@@ -33,7 +33,7 @@ use super::{
 };
 use crate::element::{DType, ReduceOp};
 use crate::shard::{Cuts, shard};
-use crate::transport::shm::{Entered, Region, Results, SharedMemory};
+use crate::transport::shm::{AllEntered, Region, Results, SharedMemory};
 use crate::transport::{Transport, Watch};
 use share::{Parts, Share};
 use staging::Staging;
@@ -129,7 +129,7 @@ impl Nodes {
 
     /// Checks that all ranks of this node enter the same collective, and all nodes too unless every
     /// message between nodes carries the descriptor.
-    fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<Entered, Failure> {
+    fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<AllEntered, Failure> {
         let entered = self.node.enter(what, watch)?;
         if !bruck::suits(what, self.layout.ranks()) {
             self.announce(what, watch)?;
@@ -209,7 +209,7 @@ impl Nodes {
     fn in_bucket(
         &mut self,
         (what, dtype): (&Descriptor, DType),
-        (entered, bucket): (Entered, &mut Region),
+        (entered, bucket): (AllEntered, &mut Region),
         owned: impl Fn(usize) -> Range<usize>,
         watch: &Watch,
     ) -> Result<(), Failure> {
@@ -426,7 +426,7 @@ impl Within {
         })
     }
 
-    fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<Entered, Failure> {
+    fn enter(&mut self, what: &Descriptor, watch: &Watch) -> Result<AllEntered, Failure> {
         self.run(watch, |shared, watch| {
             Ok(shared.enter(what.encode(), watch)?)
         })

@@ -183,13 +183,13 @@ fn single_thread() -> Result<ThreadPool, ParallelError> {
 
 /// Optimizer state for the elements of a parameter that this rank owns.
 #[derive(Clone)]
-pub(super) enum Kept {
+pub(super) enum KeptState {
     /// In the parameter's shape, or flat if it may be a part.
     Burn(DynState),
     Fused(Box<FusedState>),
 }
 
-impl Kept {
+impl KeptState {
     pub(super) fn fused(state: FusedState) -> Self {
         Self::Fused(Box::new(state))
     }
@@ -207,7 +207,7 @@ pub(super) struct Stepping<'a> {
 pub(super) struct OptimizerState {
     /// Step rule of each parameter.
     choices: Vec<StepRule>,
-    states: Vec<Option<Kept>>,
+    states: Vec<Option<KeptState>>,
     /// A single thread, if a step would otherwise sum on several threads.
     alone: Option<ThreadPool>,
     /// Device of the steps.
@@ -271,11 +271,11 @@ impl OptimizerState {
     }
 
     /// State of the parameter with this index, if it has one yet.
-    pub(super) fn state(&self, index: usize) -> Option<Kept> {
+    pub(super) fn state(&self, index: usize) -> Option<KeptState> {
         self.states.get(index).cloned().flatten()
     }
 
-    pub(super) fn set_state(&mut self, index: usize, state: Option<Kept>) {
+    pub(super) fn set_state(&mut self, index: usize, state: Option<KeptState>) {
         if let Some(place) = self.states.get_mut(index) {
             *place = state;
         }
@@ -301,7 +301,7 @@ impl OptimizerState {
         };
         let rate = learning_rate * choice.lr_factor;
         let state = match place.take() {
-            Some(Kept::Burn(state)) => Some(state),
+            Some(KeptState::Burn(state)) => Some(state),
             _ => None,
         };
         let (shape, dtype) = (value.shape(), value.dtype());
@@ -323,7 +323,7 @@ impl OptimizerState {
             Some(thread) => thread.install(step),
             None => step(),
         };
-        *place = state.map(Kept::Burn);
+        *place = state.map(KeptState::Burn);
         let value = Tensor::<D>::from_bridge(value);
         if value.shape() != shape {
             let stepped = value.shape();
@@ -399,7 +399,7 @@ impl OptimizerState {
         let results = is_fused.into_iter().filter_map(|is_fused| match is_fused {
             Some(index) => {
                 let (values, state) = fused.next()?;
-                self.set_state(index, state.map(Kept::fused));
+                self.set_state(index, state.map(KeptState::fused));
                 Some(values)
             }
             None => by_burn.next(),
@@ -410,7 +410,7 @@ impl OptimizerState {
     /// Takes out the state of a parameter that is stepped in one pass.
     fn take_fused(&mut self, index: usize) -> Option<FusedState> {
         match self.states.get_mut(index).and_then(Option::take) {
-            Some(Kept::Fused(state)) => Some(*state),
+            Some(KeptState::Fused(state)) => Some(*state),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, ExecutionError, Shape, Tensor, TensorData};
 
-use super::{Kept, OptimizerState, Stepping};
+use super::{KeptState, OptimizerState, Stepping};
 use crate::bucket::{BucketError, Reducer, take_parts};
 
 /// Parameters that are stepped together, in `f32`.
@@ -165,7 +165,7 @@ impl OptimizerState {
             if let Err(reason) = fused.step(rate, values, gradients, factor, &mut state) {
                 self.failure.get_or_insert((index, reason));
             }
-            self.set_state(index, state.map(Kept::fused));
+            self.set_state(index, state.map(KeptState::fused));
             return;
         }
         let place = Device::flex();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{ROOT, StateSourceRead, optimizer_name, read_owned};
 use crate::flat;
 use crate::parallel::groups::StepRule;
-use crate::parallel::optimizer::{Kept, OptimizerState};
+use crate::parallel::optimizer::{KeptState, OptimizerState};
 use crate::parallel::{ParallelError, ParameterSpec};
 
 /// Rebuilds this rank's optimizer state from `source`. A parameter that `source` has no state for
@@ -85,7 +85,7 @@ impl<'a> Saved<'a> {
         choice: &StepRule,
         owned: &Range<usize>,
         device: &Device,
-    ) -> Result<Kept, String> {
+    ) -> Result<KeptState, String> {
         match &choice.fused {
             Some(fused) => {
                 let mut tensors = BTreeMap::new();
@@ -97,10 +97,10 @@ impl<'a> Saved<'a> {
                 let scalars = scalars.map(|(leaf, value)| (leaf.clone(), plain(value)));
                 fused
                     .restore(tensors, &scalars.collect())
-                    .map(Kept::fused)
+                    .map(KeptState::fused)
                     .ok_or_else(another_optimizer)
             }
-            None => self.rebuild(choice, owned, device).map(Kept::Burn),
+            None => self.rebuild(choice, owned, device).map(KeptState::Burn),
         }
     }
 

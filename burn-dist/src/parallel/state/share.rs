@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{ROOT, StatePart, StateValues, model_name, optimizer_name, reshaped};
 use crate::parallel::ema::{self, Ema};
 use crate::parallel::groups::StepRule;
-use crate::parallel::optimizer::{Kept, OptimizerState};
+use crate::parallel::optimizer::{KeptState, OptimizerState};
 use crate::parallel::visited::keeps_path;
 use crate::parallel::{ParallelError, ParameterSpec, statistics};
 use crate::shard;
@@ -236,10 +236,10 @@ impl StateShare {
             self.parts.push((name, place.clone(), average.clone()));
         }
         match (whole.optimizer.state(index), whole.optimizer.choice(index)) {
-            (Some(Kept::Burn(state)), Some(choice)) => {
+            (Some(KeptState::Burn(state)), Some(choice)) => {
                 self.states.push((place, choice.clone(), state));
             }
-            (Some(Kept::Fused(state)), _) => {
+            (Some(KeptState::Fused(state)), _) => {
                 for (name, values) in state.tensors() {
                     let name = optimizer_name(path, name);
                     self.parts.push((name, place.clone(), values));

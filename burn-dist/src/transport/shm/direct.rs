@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::{Announcement, Entered, Mapping, Region, SharedMemory, Stop, Watch};
+use super::{AllEntered, Announcement, Mapping, Region, SharedMemory, Stop, Watch};
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
 use crate::shard::summands;
@@ -58,11 +58,11 @@ impl SharedMemory {
     /// in the collective that they have `entered`, until [`finish`](Self::finish).
     pub(crate) fn open<'a>(
         &'a self,
-        entered: Entered,
+        entered: AllEntered,
         bucket: &'a mut Region,
         results: Results,
     ) -> Opened<'a> {
-        let Entered(epoch) = entered;
+        let AllEntered(epoch) = entered;
         assert!(epoch == self.entered && self.owns(bucket));
         Opened { bucket, results }
     }

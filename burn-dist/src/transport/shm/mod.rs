@@ -75,7 +75,7 @@ pub(crate) enum Stop {
 
 /// Proof that all ranks are in the collective with this number.
 #[derive(Debug)]
-pub(crate) struct Entered(u32);
+pub(crate) struct AllEntered(u32);
 
 /// The shared-memory transport of one rank.
 pub struct SharedMemory {
@@ -184,7 +184,7 @@ impl SharedMemory {
         &mut self,
         descriptor: Announcement,
         watch: &Watch,
-    ) -> Result<Entered, Stop> {
+    ) -> Result<AllEntered, Stop> {
         self.entered = self.entered.wrapping_add(1);
         let epoch = self.entered;
         let mine = &self.arenas[self.rank].head().enter;
@@ -198,7 +198,7 @@ impl SharedMemory {
                 return Err(Stop::Mismatch { rank, theirs });
             }
         }
-        Ok(Entered(epoch))
+        Ok(AllEntered(epoch))
     }
 
     /// The barrier after a collective in which ranks wrote to each other's memory.

@@ -3,7 +3,7 @@
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
-use super::epilogue::Epilogue;
+use super::epilogue::EpilogueInputs;
 use super::operation::{Operation, Saved, To, apply};
 use super::tensor::{changed, dims, filled, last, numbers};
 use crate::KernelError;
@@ -75,8 +75,8 @@ impl Convolution {
         })
     }
 
-    fn epilogue(&self) -> Epilogue {
-        Epilogue {
+    fn epilogue(&self) -> EpilogueInputs {
+        EpilogueInputs {
             bias: self.bias,
             residual: self.residual,
             relu: self.options.relu,

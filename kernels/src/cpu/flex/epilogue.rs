@@ -7,13 +7,13 @@ use crate::KernelError;
 
 /// The operations that are present.
 #[derive(Clone, Copy)]
-pub(super) struct Epilogue {
+pub(super) struct EpilogueInputs {
     pub bias: bool,
     pub residual: bool,
     pub relu: bool,
 }
 
-impl Epilogue {
+impl EpilogueInputs {
     /// Converts to the kernels' form; `inputs` are the bias and the residual, if present.
     pub fn of(self, inputs: &[FlexTensor]) -> Result<crate::cpu::Epilogue<'_>, KernelError> {
         let bias = inputs.first().filter(|_| self.bias);

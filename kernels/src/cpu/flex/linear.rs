@@ -4,7 +4,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
 use super::conv::pixels;
-use super::epilogue::Epilogue;
+use super::epilogue::EpilogueInputs;
 use super::operation::{Operation, Saved, To, apply};
 use super::tensor::{changed, dims, filled, numbers};
 use crate::KernelError;
@@ -57,8 +57,8 @@ struct Layer {
 }
 
 impl Layer {
-    fn epilogue(&self) -> Epilogue {
-        Epilogue {
+    fn epilogue(&self) -> EpilogueInputs {
+        EpilogueInputs {
             bias: self.bias,
             residual: self.residual,
             relu: self.options.relu,

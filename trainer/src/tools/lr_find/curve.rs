@@ -23,7 +23,7 @@ const DEVIATION_OF_MEDIAN: f64 = 1.4826 * std::f64::consts::FRAC_1_SQRT_2;
 
 /// One step of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct Trial {
     /// The learning rate.
     pub lr: f64,
     /// The loss before the step.
@@ -82,8 +82,8 @@ pub enum Unclear {
 
 /// A sweep so far.
 #[derive(Clone, Debug, Default)]
-pub struct Curve {
-    points: Vec<Point>,
+pub struct LossCurve {
+    points: Vec<Trial>,
     average: f64,
     /// The smallest smoothed loss so far, ignoring the first steps.
     least: Option<f64>,
@@ -101,7 +101,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    fn of(points: &[Point]) -> Self {
+    fn of(points: &[Trial]) -> Self {
         let half = points.len() / 2;
         // Least squares: the sum of squared distances from the middle is the denominator of the
         // slope.
@@ -120,7 +120,7 @@ impl Span {
     }
 }
 
-impl Curve {
+impl LossCurve {
     /// Adds a step. False if the loss diverged, which ends the sweep.
     pub(super) fn push(&mut self, lr: f64, loss: f64) -> bool {
         if !loss.is_finite() {
@@ -130,7 +130,7 @@ impl Curve {
         // Corrects the bias of an average that began at 0.
         let seen = 1.0 - MEMORY.powf((self.points.len() + 1) as f64);
         let smooth = self.average / seen;
-        self.points.push(Point { lr, loss, smooth });
+        self.points.push(Trial { lr, loss, smooth });
         if self.points.len() < SETTLED {
             return true;
         }
@@ -140,7 +140,7 @@ impl Curve {
     }
 
     /// All steps, by rising rate.
-    pub fn points(&self) -> &[Point] {
+    pub fn points(&self) -> &[Trial] {
         &self.points
     }
 
@@ -261,8 +261,8 @@ mod tests {
     }
 
     /// A sweep from 1e-6 to 10 with losses that scatter by `noise`.
-    fn sweep(steps: u32, noise: f64, seed: u64, loss: impl Fn(f64) -> f64) -> Curve {
-        let mut curve = Curve::default();
+    fn sweep(steps: u32, noise: f64, seed: u64, loss: impl Fn(f64) -> f64) -> LossCurve {
+        let mut curve = LossCurve::default();
         let mut random = Noise(seed);
         for index in 0..steps {
             let lr = 10f64.powf(-6.0 + 7.0 * f64::from(index) / f64::from(steps - 1));
@@ -342,22 +342,22 @@ mod tests {
         assert!(steps < 180, "{steps}");
         let last = curve.points().last().unwrap();
         assert!(last.smooth > 1.2, "{last:?}");
-        assert!(!Curve::default().push(0.1, f64::NAN));
-        assert!(!Curve::default().push(0.1, f64::INFINITY));
+        assert!(!LossCurve::default().push(0.1, f64::NAN));
+        assert!(!LossCurve::default().push(0.1, f64::INFINITY));
     }
 
     #[test]
     fn a_loss_that_never_falls_suggests_nothing_and_says_why() {
-        let why = |curve: &Curve| curve.suggestion().unwrap_err().to_string();
+        let why = |curve: &LossCurve| curve.suggestion().unwrap_err().to_string();
         for slope in [0.0, 1e-8, 0.01] {
-            let mut curve = Curve::default();
+            let mut curve = LossCurve::default();
             for index in 1..20 {
                 curve.push(f64::from(index), 1.0 + slope * f64::from(index));
             }
             let why = why(&curve);
             assert!(why.contains("1.0") && why.contains("--min"), "{why}");
         }
-        let mut curve = Curve::default();
+        let mut curve = LossCurve::default();
         assert!(why(&curve).contains("0 steps"));
         curve.push(0.1, 1.0);
         curve.push(0.2, 9.0);
@@ -367,7 +367,7 @@ mod tests {
     /// A tenth of the minimum's rate would be below the sweep.
     #[test]
     fn a_loss_that_is_lowest_at_once_wants_smaller_rates() {
-        let mut curve = Curve::default();
+        let mut curve = LossCurve::default();
         for index in 0..100 {
             let lr = 10f64.powf(-3.0 + 0.04 * f64::from(index));
             curve.push(lr, 2.0 - (lr / 5e-3).min(1.0) + lr);
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn the_first_losses_count_in_full() {
-        let mut curve = Curve::default();
+        let mut curve = LossCurve::default();
         curve.push(0.1, 2.0);
         curve.push(0.2, 2.0);
         for point in curve.points() {

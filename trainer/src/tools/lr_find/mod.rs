@@ -24,7 +24,7 @@ use crate::system::{compute, device};
 use crate::train::parallel_options;
 use crate::train::{few_values, initial, misfit, optimizer, seed};
 
-pub use curve::{Curve, Point, Suggestion, Unclear};
+pub use curve::{LossCurve, Suggestion, Trial, Unclear};
 pub use plot::svg;
 
 /// Range of learning rates.
@@ -54,11 +54,19 @@ impl Sweep {
 ///
 /// # Errors
 /// Fails if the data cannot be read or the model cannot be built.
-pub fn sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
+pub fn sweep(
+    loaded: &Loaded,
+    sweep: Sweep,
+    each: impl FnMut(&Trial),
+) -> Result<LossCurve, TrainError> {
     try_sweep(loaded, sweep, each).map_err(|error| misfit::locate(loaded, error))
 }
 
-fn try_sweep(loaded: &Loaded, sweep: Sweep, each: impl FnMut(&Point)) -> Result<Curve, TrainError> {
+fn try_sweep(
+    loaded: &Loaded,
+    sweep: Sweep,
+    each: impl FnMut(&Trial),
+) -> Result<LossCurve, TrainError> {
     let config = &loaded.config;
     let batching = loaded.batching(1)?;
     data::prepare(&config.data)?;
@@ -102,8 +110,8 @@ struct Run<'a, F> {
     each: F,
 }
 
-impl<F: FnMut(&Point)> WithModel for Run<'_, F> {
-    type Output = Result<Curve, TrainError>;
+impl<F: FnMut(&Trial)> WithModel for Run<'_, F> {
+    type Output = Result<LossCurve, TrainError>;
 
     fn call<M: ImageClassifier + PyTorchKeys>(mut self, model: M) -> Self::Output {
         few_values::check(self.config, self.batching, 1, self.shape, &model)?;
@@ -118,7 +126,7 @@ impl<F: FnMut(&Point)> WithModel for Run<'_, F> {
         };
         let optimizer = optimizer::build(&self.config.optimizer);
         let mut parallel = Parallel::new(model, optimizer, options, &group)?;
-        let mut curve = Curve::default();
+        let mut curve = LossCurve::default();
         for index in 0..self.sweep.steps {
             let lr = self.sweep.lr(index);
             let loss = self.gradients(index, &mut parallel)?;

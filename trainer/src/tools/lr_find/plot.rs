@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Curve;
+use super::LossCurve;
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 420.0;
@@ -14,7 +14,7 @@ const BOTTOM: f64 = 50.0;
 const ROWS: u32 = 5;
 
 /// The curve as a standalone SVG document.
-pub fn svg(curve: &Curve) -> String {
+pub fn svg(curve: &LossCurve) -> String {
     let points = curve.points().iter();
     let losses: Vec<(f64, f64)> = points.map(|point| (point.lr, point.loss)).collect();
     let means: Vec<(f64, f64)> = curve.spans().map(|span| (span.lr, span.mean)).collect();
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn everything_lies_within_the_picture() {
-        let mut curve = Curve::default();
+        let mut curve = LossCurve::default();
         for index in 0..60 {
             let log = -5.0 + 0.1 * f64::from(index);
             curve.push(10f64.powf(log), 2.0 / (1.0 + (log + 3.0).exp()));
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn no_points_make_an_empty_picture() {
-        let svg = svg(&Curve::default());
+        let svg = svg(&LossCurve::default());
         assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN"), "{svg}");
     }
 }

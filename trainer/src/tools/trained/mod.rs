@@ -27,7 +27,7 @@ use crate::train::{initial, misfit, named_weights, progress};
 use weights_file::About;
 
 pub use export::Format;
-pub use prediction::Guess;
+pub use prediction::NamedGuess;
 pub use subject::Subject;
 
 /// Choice of a checkpoint in a run folder.

@@ -20,7 +20,7 @@ const MOST_NUMBERS: usize = 1 << 24;
 
 /// A class and its probability.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Guess {
+pub struct NamedGuess {
     /// Name of the class.
     pub class: String,
     /// Probability from 0 to 1.
@@ -40,7 +40,7 @@ impl Trained {
         &self,
         paths: &[PathBuf],
         top: usize,
-        each: impl FnMut(&Path, Result<&[Guess], DatasetError>),
+        each: impl FnMut(&Path, Result<&[NamedGuess], DatasetError>),
     ) -> Result<(), TrainError> {
         let predicted = self.try_predict(paths, top, each);
         predicted.map_err(|error| self.locate(error))
@@ -56,7 +56,7 @@ impl Trained {
         &self,
         paths: &[PathBuf],
         top: usize,
-        each: impl FnMut(&Path, Result<&[Guess], DatasetError>),
+        each: impl FnMut(&Path, Result<&[NamedGuess], DatasetError>),
     ) -> Result<(), TrainError> {
         let subject = self.subject()?;
         let device = crate::system::device::choose(self.config(), &World::single())?.device;
@@ -82,7 +82,7 @@ struct Predict<'a, F> {
     each: F,
 }
 
-impl<F: FnMut(&Path, Result<&[Guess], DatasetError>)> WithTrained for Predict<'_, F> {
+impl<F: FnMut(&Path, Result<&[NamedGuess], DatasetError>)> WithTrained for Predict<'_, F> {
     type Output = ();
 
     fn call<M: ImageClassifier>(mut self, model: M) -> Result<(), TrainError> {
@@ -114,7 +114,7 @@ impl<F> Predict<'_, F> {
         &self,
         model: &M,
         images: Vec<Vec<u8>>,
-    ) -> Result<Vec<Vec<Guess>>, TrainError> {
+    ) -> Result<Vec<Vec<NamedGuess>>, TrainError> {
         if images.is_empty() {
             return Ok(Vec::new());
         }
@@ -135,12 +135,12 @@ impl<F> Predict<'_, F> {
         Ok(guesses)
     }
 
-    fn best(&self, probabilities: &[f32]) -> Vec<Guess> {
+    fn best(&self, probabilities: &[f32]) -> Vec<NamedGuess> {
         let names = self.subject.class_names();
-        let mut guesses: Vec<Guess> = names
+        let mut guesses: Vec<NamedGuess> = names
             .iter()
             .zip(probabilities)
-            .map(|(class, &probability)| Guess {
+            .map(|(class, &probability)| NamedGuess {
                 class: class.clone(),
                 probability,
             })

@@ -16,7 +16,7 @@ use crate::run::resume::Start;
 use crate::system::device::autodiff;
 
 /// Everything a training loop needs, made by [`Trainer`].
-pub(crate) struct Session<'a> {
+pub(crate) struct TrainContext<'a> {
     pub config: &'a Config,
     /// Name of the run.
     pub name: &'a str,
@@ -45,22 +45,25 @@ pub(crate) struct Resident {
 }
 
 /// Copies the images that belong on the device. Training images go to `device`, which has autodiff.
-pub(crate) fn bring_data(session: &Session<'_>, device: &Device) -> Result<Resident, TrainError> {
-    let (plain, data) = (&session.device.device, &session.data);
+pub(crate) fn bring_data(
+    context: &TrainContext<'_>,
+    device: &Device,
+) -> Result<Resident, TrainError> {
+    let (plain, data) = (&context.device.device, &context.data);
     let (train, test) = (data.splits.train.as_ref(), data.splits.test.as_ref());
-    let total = session
+    let total = context
         .device
         .cuda
         .and_then(burn_dist::device::device_memory)
-        .map(|total| total / session.sharing.ranks.max(1) as u64);
+        .map(|total| total / context.sharing.ranks.max(1) as u64);
     let possible = data.train_loader.only_moves();
-    let on_device = session.config.data.on_device;
+    let on_device = context.config.data.on_device;
     if on_device == Some(true) && !possible {
         return Err(TrainError::DataOnDevice);
     }
     let is_gpu = !burn_dist::device::is_host(plain);
     // A folder of images would have to be decoded as a whole before the first step.
-    let is_stored = session.config.data.kind.is_stored();
+    let is_stored = context.config.data.kind.is_stored();
     let bytes = [train, test].map(|images| device_data::size(images, plain));
     let usual = is_gpu && is_stored;
     let [brings_train, brings_test] = place(on_device, usual, possible, bytes, total);
@@ -73,6 +76,6 @@ pub(crate) fn bring_data(session: &Session<'_>, device: &Device) -> Result<Resid
 }
 
 /// The autodiff device in the configured precision and with recomputation.
-pub(crate) fn training_device(session: &Session<'_>) -> Device {
-    autodiff(&session.device.device, session.config)
+pub(crate) fn training_device(context: &TrainContext<'_>) -> Device {
+    autodiff(&context.device.device, context.config)
 }
