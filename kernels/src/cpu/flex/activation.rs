@@ -4,7 +4,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
 use super::conv::pixels;
-use super::operation::{Operation, Saved, To, apply};
+use super::operation::{Operation, Saved, To, apply, exactly};
 use super::tensor::{changed, filled, numbers};
 use crate::KernelError;
 use crate::cpu::{Epilogue, Kernels};
@@ -28,29 +28,21 @@ struct Gelu;
 
 impl Operation for Gelu {
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
-        let [x] = inputs else {
-            return Err(KernelError::Storage);
-        };
+        let [x] = exactly(inputs)?;
         filled(x.layout().shape().clone(), |out| {
             kernels.gelu(numbers(x)?, out)
         })
     }
 
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        saved: Saved,
-        gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
+    fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let kernels = to.kernels;
         let x = saved.input(0)?;
         let slope = Epilogue {
             gelu_input: Some(numbers(x)?),
             ..Epilogue::default()
         };
-        let dx = changed(gradient, |dx| kernels.finish(pixels(x), dx, &slope));
-        to.give(0, dx?)?;
-        Ok(())
+        let dx = changed(dy, |dx| kernels.finish(pixels(x), dx, &slope));
+        to.give(0, dx?)
     }
 
     fn reads(&self, _index: usize) -> bool {
@@ -69,9 +61,7 @@ struct Add {
 
 impl Operation for Add {
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
-        let [a, b] = inputs else {
-            return Err(KernelError::Storage);
-        };
+        let [a, b] = exactly(inputs)?;
         filled(a.layout().shape().clone(), |out| {
             let sum = Epilogue {
                 bias: None,
@@ -83,24 +73,13 @@ impl Operation for Add {
         })
     }
 
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        saved: Saved,
-        mut gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
-        if self.relu {
-            let output = numbers(saved.output()?)?;
-            gradient = changed(gradient, |gradient| kernels.relu_gradient(output, gradient))?;
-        }
-        to.give(0, gradient.clone())?;
-        to.give(1, gradient)?;
-        Ok(())
-    }
-
-    fn reads(&self, _index: usize) -> bool {
-        false
+    fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let dy = match self.relu {
+            true => to.before_relu(&saved, dy)?,
+            false => dy,
+        };
+        to.give(0, dy.clone())?;
+        to.give(1, dy)
     }
 
     fn reads_output(&self) -> bool {

@@ -3,7 +3,7 @@
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
-use super::operation::{Operation, Saved, To, apply};
+use super::operation::{Operation, Saved, To, apply, exactly};
 use super::tensor::{dims, filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
@@ -47,28 +47,20 @@ impl Attention {
 
 impl Operation for Attention {
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
-        let [qkv] = inputs else {
-            return Err(KernelError::Storage);
-        };
+        let [qkv] = exactly(inputs)?;
         let shape = self.shape(qkv)?;
         let out = Shape::new([shape.batch, shape.tokens, shape.heads * shape.depth]);
         filled(out, |out| kernels.attention(&shape, numbers(qkv)?, out))
     }
 
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        saved: Saved,
-        gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
+    fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let kernels = to.kernels;
         let qkv = saved.input(0)?;
         let dqkv = filled(qkv.layout().shape().clone(), |dqkv| {
-            let (shape, dy) = (self.shape(qkv)?, numbers(&gradient)?);
+            let (shape, dy) = (self.shape(qkv)?, numbers(&dy)?);
             kernels.attention_gradient(&shape, numbers(qkv)?, dy, dqkv)
         });
-        to.give(0, dqkv?)?;
-        Ok(())
+        to.give(0, dqkv?)
     }
 
     fn reads(&self, _index: usize) -> bool {

@@ -6,7 +6,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
 use super::conv::pixels;
-use super::operation::{Operation, Saved, To, apply};
+use super::operation::{Operation, Saved, To, apply, exactly};
 use super::tensor::{filled, numbers};
 use crate::KernelError;
 use crate::cpu::{BatchNorm, BatchNormGradients, Kernels, Moments};
@@ -98,9 +98,7 @@ impl Normalisation {
 
 impl Operation for Normalisation {
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
-        let [x, weight, bias] = inputs else {
-            return Err(KernelError::Storage);
-        };
+        let [x, weight, bias] = exactly(inputs)?;
         let norm = self.norm(x);
         // They are set already if the result is recomputed.
         if self.moments.get().is_none() {
@@ -115,13 +113,8 @@ impl Operation for Normalisation {
         })
     }
 
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        saved: Saved,
-        gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
+    fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let kernels = to.kernels;
         let (x, weight, bias) = (saved.input(0)?, saved.input(1)?, saved.input(2)?);
         let (norm, moments) = (self.norm(x), self.moments()?);
         let parameters = [numbers(weight)?, numbers(bias)?];
@@ -134,7 +127,7 @@ impl Operation for Normalisation {
                 weight,
                 bias,
             };
-            let (x, dy) = (numbers(x)?, numbers(&gradient)?);
+            let (x, dy) = (numbers(x)?, numbers(&dy)?);
             kernels.batch_norm_gradient(&norm, x, parameters, &moments, dy, result)
         })?;
         for (index, sums) in (1..).zip(&sums) {
@@ -144,8 +137,7 @@ impl Operation for Normalisation {
             });
             to.give(index, sums?)?;
         }
-        to.give(0, dx)?;
-        Ok(())
+        to.give(0, dx)
     }
 
     fn reads(&self, _index: usize) -> bool {

@@ -5,7 +5,7 @@ use burn::tensor::{Shape, Tensor};
 
 use super::epilogue::EpilogueInputs;
 use super::operation::{Operation, Saved, To, apply};
-use super::tensor::{changed, dims, filled, last, numbers};
+use super::tensor::{dims, filled, last, numbers};
 use crate::KernelError;
 use crate::cpu::{Conv2d, ConvMethod, Kernels, Rows};
 
@@ -116,17 +116,12 @@ impl Operation for Convolution {
         })
     }
 
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        saved: Saved,
-        mut gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
-        if self.options.relu {
-            let output = numbers(saved.output()?)?;
-            gradient = changed(gradient, |gradient| kernels.relu_gradient(output, gradient))?;
-        }
+    fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let kernels = to.kernels;
+        let gradient = match self.options.relu {
+            true => to.before_relu(&saved, dy)?,
+            false => dy,
+        };
         let (x, weight) = (saved.input(0)?, saved.input(1)?);
         let (shape, method) = (self.shape(x, weight)?, self.options.method);
         let dy = numbers(&gradient)?;

@@ -6,7 +6,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
 use super::conv::pixels;
-use super::operation::{Operation, Saved, To, apply};
+use super::operation::{Operation, Saved, To, apply, exactly};
 use super::tensor::{filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
@@ -39,9 +39,7 @@ struct CrossEntropy {
 
 impl Operation for CrossEntropy {
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
-        let [logits] = inputs else {
-            return Err(KernelError::Storage);
-        };
+        let [logits] = exactly(inputs)?;
         let rows = pixels(logits);
         let mut losses = vec![0.0; rows.rows];
         let gradient = filled(logits.layout().shape().clone(), |gradient| {
@@ -62,26 +60,15 @@ impl Operation for CrossEntropy {
         })
     }
 
-    fn backward(
-        &self,
-        _: &Kernels,
-        _: Saved,
-        gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
+    fn backward(&self, _: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
         let own = self.gradient.get().ok_or(KernelError::Storage)?;
-        let of_mean = numbers(&gradient)?.first().copied().unwrap_or_default();
+        let of_mean = numbers(&dy)?.first().copied().unwrap_or_default();
         let share = of_mean / pixels(own).rows as f32;
         let scaled = filled(own.layout().shape().clone(), |scaled| {
             let pairs = scaled.iter_mut().zip(numbers(own)?);
             pairs.for_each(|(to, value)| *to = value * share);
             Ok(())
         });
-        to.give(0, scaled?)?;
-        Ok(())
-    }
-
-    fn reads(&self, _index: usize) -> bool {
-        false
+        to.give(0, scaled?)
     }
 }

@@ -3,7 +3,7 @@
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Distribution, Tensor, TensorData};
 
-use super::operation::{Operation, Saved, To, apply};
+use super::operation::{Operation, Saved, To, apply, exactly};
 use super::tensor::{filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
@@ -40,30 +40,18 @@ struct Dropout {
 
 impl Operation for Dropout {
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
-        let [x] = inputs else {
-            return Err(KernelError::Storage);
-        };
+        let [x] = exactly(inputs)?;
         filled(x.layout().shape().clone(), |out| {
             kernels.dropout(self.rate, self.seed, numbers(x)?, out)
         })
     }
 
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        _: Saved,
-        gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
-        let dx = filled(gradient.layout().shape().clone(), |dx| {
-            kernels.dropout(self.rate, self.seed, numbers(&gradient)?, dx)
+    fn backward(&self, _: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let kernels = to.kernels;
+        let dx = filled(dy.layout().shape().clone(), |dx| {
+            kernels.dropout(self.rate, self.seed, numbers(&dy)?, dx)
         });
-        to.give(0, dx?)?;
-        Ok(())
-    }
-
-    fn reads(&self, _index: usize) -> bool {
-        false
+        to.give(0, dx?)
     }
 
     fn is_cheap(&self) -> bool {

@@ -4,7 +4,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
 use super::conv::pixels;
-use super::operation::{Operation, Saved, To, apply};
+use super::operation::{Operation, Saved, To, apply, exactly};
 use super::tensor::{filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
@@ -36,27 +36,20 @@ struct LayerNorm {
 
 impl Operation for LayerNorm {
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
-        let [x, weight, bias] = inputs else {
-            return Err(KernelError::Storage);
-        };
+        let [x, weight, bias] = exactly(inputs)?;
         let parameters = [numbers(weight)?, numbers(bias)?];
         filled(x.layout().shape().clone(), |out| {
             kernels.layer_norm(pixels(x), self.epsilon, numbers(x)?, parameters, out)
         })
     }
 
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        saved: Saved,
-        gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
+    fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let kernels = to.kernels;
         let (x, weight) = (saved.input(0)?, saved.input(1)?);
         let (rows, epsilon) = (pixels(x), self.epsilon);
         let mut sums = [vec![0.0; rows.columns], vec![0.0; rows.columns]];
         let dx = filled(x.layout().shape().clone(), |dx| {
-            let dy = numbers(&gradient)?;
+            let dy = numbers(&dy)?;
             let [dw, db] = sums.each_mut().map(Vec::as_mut_slice);
             let (x, weight) = (numbers(x)?, numbers(weight)?);
             kernels.layer_norm_gradient(rows, epsilon, x, weight, dy, [dx, dw, db])
@@ -68,8 +61,7 @@ impl Operation for LayerNorm {
             });
             to.give(index, sums?)?;
         }
-        to.give(0, dx)?;
-        Ok(())
+        to.give(0, dx)
     }
 
     fn reads(&self, index: usize) -> bool {

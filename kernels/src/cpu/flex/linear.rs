@@ -6,7 +6,7 @@ use burn::tensor::{Shape, Tensor};
 use super::conv::pixels;
 use super::epilogue::EpilogueInputs;
 use super::operation::{Operation, Saved, To, apply};
-use super::tensor::{changed, dims, filled, numbers};
+use super::tensor::{dims, filled, numbers};
 use crate::KernelError;
 use crate::cpu::{Input, Kernels, Matmul, Rows};
 
@@ -128,17 +128,12 @@ impl Operation for Layer {
         })
     }
 
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        saved: Saved,
-        mut gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
-        if self.options.relu {
-            let output = numbers(saved.output()?)?;
-            gradient = changed(gradient, |gradient| kernels.relu_gradient(output, gradient))?;
-        }
+    fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let kernels = to.kernels;
+        let gradient = match self.options.relu {
+            true => to.before_relu(&saved, dy)?,
+            false => dy,
+        };
         let (x, weight) = (saved.input(0)?, saved.input(1)?);
         let Matmul {
             rows,

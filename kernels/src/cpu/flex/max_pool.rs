@@ -3,7 +3,7 @@
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
-use super::operation::{Operation, Saved, To, apply};
+use super::operation::{Operation, Saved, To, apply, exactly};
 use super::tensor::{dims, filled, numbers};
 use crate::KernelError;
 use crate::cpu::{Kernels, MaxPool2d};
@@ -58,29 +58,21 @@ impl MaxPool {
 
 impl Operation for MaxPool {
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
-        let [x] = inputs else {
-            return Err(KernelError::Storage);
-        };
+        let [x] = exactly(inputs)?;
         let shape = self.shape(x)?;
         let [height, width] = shape.output_size()?;
         let out = Shape::new([shape.batch, height, width, shape.channels]);
         filled(out, |out| kernels.max_pool2d(&shape, numbers(x)?, out))
     }
 
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        saved: Saved,
-        gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
+    fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let kernels = to.kernels;
         let (x, y) = (saved.input(0)?, saved.output()?);
         let dx = filled(x.layout().shape().clone(), |dx| {
-            let (shape, dy) = (self.shape(x)?, numbers(&gradient)?);
+            let (shape, dy) = (self.shape(x)?, numbers(&dy)?);
             kernels.max_pool2d_gradient(&shape, numbers(x)?, numbers(y)?, dy, dx)
         });
-        to.give(0, dx?)?;
-        Ok(())
+        to.give(0, dx?)
     }
 
     fn reads(&self, _index: usize) -> bool {

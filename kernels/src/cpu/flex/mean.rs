@@ -4,7 +4,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 use rayon::prelude::*;
 
-use super::operation::{Operation, Saved, To, apply};
+use super::operation::{Operation, Saved, To, apply, exactly};
 use super::tensor::{dims, filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
@@ -29,9 +29,7 @@ impl Mean {
 
 impl Operation for Mean {
     fn forward(&self, _: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
-        let [x] = inputs else {
-            return Err(KernelError::Storage);
-        };
+        let [x] = exactly(inputs)?;
         let &[batch, height, width, channels] = dims(x) else {
             return Err(KernelError::Storage);
         };
@@ -53,20 +51,14 @@ impl Operation for Mean {
         })
     }
 
-    fn backward(
-        &self,
-        _: &Kernels,
-        _: Saved,
-        gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
-        let &[batch, channels] = dims(&gradient) else {
+    fn backward(&self, _: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let &[batch, channels] = dims(&dy) else {
             return Err(KernelError::Storage);
         };
         let (columns, pixels) = (channels.max(1), self.height * self.width);
         let shape = Shape::new([batch, self.height, self.width, channels]);
         let dx = filled(shape, |dx| {
-            let rows = numbers(&gradient)?.par_chunks(columns);
+            let rows = numbers(&dy)?.par_chunks(columns);
             dx.par_chunks_mut((pixels * columns).max(1))
                 .zip(rows)
                 .for_each(|(image, row)| {
@@ -77,11 +69,6 @@ impl Operation for Mean {
                 });
             Ok(())
         });
-        to.give(0, dx?)?;
-        Ok(())
-    }
-
-    fn reads(&self, _index: usize) -> bool {
-        false
+        to.give(0, dx?)
     }
 }

@@ -27,17 +27,13 @@ pub(super) trait Operation: Debug + Send + Sync + 'static {
     /// Computes the result.
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError>;
 
-    /// Passes `gradient`, the gradient of the result, on to the inputs that want one.
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        saved: Saved,
-        gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError>;
+    /// Gives `dy`, the gradient of the result, on to the inputs that want one.
+    fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError>;
 
     /// Returns true if backward reads the input with this index.
-    fn reads(&self, index: usize) -> bool;
+    fn reads(&self, _index: usize) -> bool {
+        false
+    }
 
     /// Returns true if backward reads the result.
     fn reads_output(&self) -> bool {
@@ -48,6 +44,13 @@ pub(super) trait Operation: Debug + Send + Sync + 'static {
     fn is_cheap(&self) -> bool {
         false
     }
+}
+
+/// The inputs, as many as an operation has.
+pub(super) fn exactly<const N: usize>(
+    inputs: &[FlexTensor],
+) -> Result<&[FlexTensor; N], KernelError> {
+    inputs.try_into().map_err(|_| KernelError::Storage)
 }
 
 /// The tensors that backward reads.
@@ -73,7 +76,7 @@ impl Saved {
 pub(super) struct To<'a> {
     nodes: &'a [Option<NodeId>],
     gradients: &'a mut Gradients,
-    kernels: &'a Kernels,
+    pub kernels: &'a Kernels,
     /// The gradient that other operations have given to the input, if it can be added here.
     others: &'a dyn Fn(&mut Gradients, usize, &FlexTensor) -> Option<FlexTensor>,
 }
@@ -82,6 +85,12 @@ impl To<'_> {
     /// Returns true if the input with this index needs a gradient.
     pub fn wants(&self, index: usize) -> bool {
         self.nodes.get(index).is_some_and(Option::is_some)
+    }
+
+    /// The gradient before ReLU, the result of which is saved.
+    pub fn before_relu(&self, saved: &Saved, dy: FlexTensor) -> Result<FlexTensor, KernelError> {
+        let output = numbers(saved.output()?)?;
+        changed(dy, |dy| self.kernels.relu_gradient(output, dy))
     }
 
     /// Gives the input its gradient, or a part of it.
@@ -255,7 +264,7 @@ impl<const N: usize> Backward<Flex, N> for KernelBackward {
                 kernels,
                 others: &others,
             };
-            state.operation.backward(kernels, saved, gradient, &mut to)
+            state.operation.backward(saved, gradient, &mut to)
         }));
     }
 }

@@ -3,7 +3,7 @@
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};
 
-use super::operation::{Operation, Saved, To, apply};
+use super::operation::{Operation, Saved, To, apply, exactly};
 use super::tensor::{dims, filled, numbers};
 use crate::KernelError;
 use crate::cpu::{Kernels, Rows};
@@ -47,25 +47,13 @@ fn turn(kernels: &Kernels, x: &FlexTensor) -> Result<FlexTensor, KernelError> {
 
 impl Operation for Transposition {
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
-        let [x] = inputs else {
-            return Err(KernelError::Storage);
-        };
+        let [x] = exactly(inputs)?;
         turn(kernels, x)
     }
 
-    fn backward(
-        &self,
-        kernels: &Kernels,
-        _: Saved,
-        gradient: FlexTensor,
-        to: &mut To<'_>,
-    ) -> Result<(), KernelError> {
-        to.give(0, turn(kernels, &gradient)?)?;
-        Ok(())
-    }
-
-    fn reads(&self, _index: usize) -> bool {
-        false
+    fn backward(&self, _: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
+        let kernels = to.kernels;
+        to.give(0, turn(kernels, &dy)?)
     }
 
     fn is_cheap(&self) -> bool {
