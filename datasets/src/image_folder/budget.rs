@@ -159,7 +159,7 @@ mod tests {
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {
             let (budget, order) = (&budget, &order);
-            for bytes in [90, 10] {
+            for bytes in [90, 20] {
                 scope.spawn(move || {
                     let share = budget.take(bytes).unwrap();
                     order.lock().unwrap().push(bytes);
@@ -173,6 +173,6 @@ mod tests {
             assert!(order.lock().unwrap().is_empty());
             drop(first);
         });
-        assert_eq!(order.into_inner().unwrap(), [90, 10]);
+        assert_eq!(order.into_inner().unwrap(), [90, 20]);
     }
 }
