@@ -15,7 +15,7 @@ use cubecl::prelude::*;
 
 use super::flash::FlashAttention;
 use super::matrix::{Matrix, primitive};
-use super::operation::{Operation, ToFirst, apply};
+use super::operation::{Given, Operation, apply};
 use super::softmax::{softmax, softmax_gradient};
 use super::sums::cube;
 
@@ -82,12 +82,7 @@ impl Operation<1> for Attention {
         primitive(out.reshape([batch, tokens, heads * depth]))
     }
 
-    fn backward(
-        &self,
-        _x: Option<CubeTensor>,
-        dy: CubeTensor,
-        _to_first: ToFirst,
-    ) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 1] {
         let Some(Kept { parts, shares }) = self.kept.get() else {
             return [None];
         };
@@ -106,10 +101,6 @@ impl Operation<1> for Attention {
             value: to_value,
         };
         [Some(primitive(join(gradients)))]
-    }
-
-    fn reads_input(&self) -> bool {
-        false
     }
 }
 

@@ -13,7 +13,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg, primitive};
-use super::operation::{Operation, ToFirst, apply};
+use super::operation::{Given, Operation, apply};
 use super::sums::cube;
 
 /// Sets each number to zero with the probability `rate`, and divides the others by the probability
@@ -91,17 +91,8 @@ impl Operation<1> for Drops {
         self.of(x)
     }
 
-    fn backward(
-        &self,
-        _x: Option<CubeTensor>,
-        dy: CubeTensor,
-        _to_first: ToFirst,
-    ) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 1] {
         [Some(self.of(dy))]
-    }
-
-    fn reads_input(&self) -> bool {
-        false
     }
 }
 

@@ -10,7 +10,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Operation, ToFirst, apply};
+use super::operation::{Given, Operation, apply};
 use super::sums::cube;
 use crate::gpu::PoolOptions;
 
@@ -88,12 +88,7 @@ impl Operation<1> for Pool {
         out.into_images()
     }
 
-    fn backward(
-        &self,
-        x: Option<CubeTensor>,
-        dy: CubeTensor,
-        _to_first: ToFirst,
-    ) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, Given { x, dy, .. }: Given) -> [Option<CubeTensor>; 1] {
         let Some(x) = x else {
             return [None];
         };

@@ -10,7 +10,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Operation, ToFirst, apply};
+use super::operation::{Given, Operation, apply};
 use super::sums::cube;
 
 /// Averages over the first `height` rows and `width` columns, of which there is at least one.
@@ -69,12 +69,7 @@ impl Operation<1> for Mean {
         out.into_tensor()
     }
 
-    fn backward(
-        &self,
-        _x: Option<CubeTensor>,
-        dy: CubeTensor,
-        _to_first: ToFirst,
-    ) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 1] {
         let dy = Matrix::new(dy);
         let [height, width] = self.source;
         let out = dy.empty([dy.rows(), height, width, dy.columns()]);
@@ -98,10 +93,6 @@ impl Operation<1> for Mean {
             );
         }
         [Some(out.into_images())]
-    }
-
-    fn reads_input(&self) -> bool {
-        false
     }
 }
 

@@ -24,23 +24,28 @@ pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
     /// Computes the result.
     fn forward(&self, inputs: [CubeTensor; N]) -> CubeTensor;
 
-    /// Computes the gradients of the inputs, in their order, from that of the result. `x` is the
-    /// first input, if backward reads it.
-    fn backward(
-        &self,
-        x: Option<CubeTensor>,
-        dy: CubeTensor,
-        to_first: ToFirst,
-    ) -> [Option<CubeTensor>; N];
+    /// The gradients of the inputs for that of the result, in their order.
+    fn backward(&self, given: Given) -> [Option<CubeTensor>; N];
 
     /// Returns true if backward reads the first input, and the result can be recomputed from it.
-    fn reads_input(&self) -> bool;
+    fn reads_input(&self) -> bool {
+        false
+    }
 
     /// Returns true if backward, when it reads the first input, adds [`ToFirst::plus`] to its
     /// gradient.
     fn adds_up(&self) -> bool {
         false
     }
+}
+
+/// What backward gets.
+pub(super) struct Given {
+    /// The first input, if backward reads it.
+    pub x: Option<CubeTensor>,
+    /// The gradient of the result.
+    pub dy: CubeTensor,
+    pub to_first: ToFirst,
 }
 
 /// Destination of the first input's gradient.
@@ -98,96 +103,42 @@ pub(super) fn apply_with_plus<const D: usize>(
     Tensor::from_dispatch(Dispatch::layer_and(x, weight, bias, plus, operation))
 }
 
-#[backend_extension(Cube, Autodiff)]
-pub(super) trait OperationOps: Backend {
-    fn unary(x: FloatTensor<Self>, operation: Arc<dyn Operation<1>>) -> FloatTensor<Self>;
+/// An operation for each number of inputs, which Burn routes by their device.
+macro_rules! operation_ops {
+    ($($name:ident<$count:literal>($($input:ident),+);)+) => {
+        #[backend_extension(Cube, Autodiff)]
+        pub(super) trait OperationOps: Backend {
+            $(fn $name(
+                $($input: FloatTensor<Self>,)+
+                operation: Arc<dyn Operation<$count>>,
+            ) -> FloatTensor<Self>;)+
+        }
 
-    fn binary(
-        x: FloatTensor<Self>,
-        y: FloatTensor<Self>,
-        operation: Arc<dyn Operation<2>>,
-    ) -> FloatTensor<Self>;
+        impl OperationOps for Cube {
+            $(fn $name(
+                $($input: FloatTensor<Self>,)+
+                operation: Arc<dyn Operation<$count>>,
+            ) -> FloatTensor<Self> {
+                operation.forward([$($input),+])
+            })+
+        }
 
-    fn layer(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        operation: Arc<dyn Operation<3>>,
-    ) -> FloatTensor<Self>;
-
-    fn layer_and(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        plus: FloatTensor<Self>,
-        operation: Arc<dyn Operation<4>>,
-    ) -> FloatTensor<Self>;
+        impl<C: CheckpointStrategy> OperationOps for Autodiff<Cube, C> {
+            $(fn $name(
+                $($input: FloatTensor<Self>,)+
+                operation: Arc<dyn Operation<$count>>,
+            ) -> FloatTensor<Self> {
+                record::<C, $count>([$($input),+], operation)
+            })+
+        }
+    };
 }
 
-impl OperationOps for Cube {
-    fn unary(x: FloatTensor<Self>, operation: Arc<dyn Operation<1>>) -> FloatTensor<Self> {
-        operation.forward([x])
-    }
-
-    fn binary(
-        x: FloatTensor<Self>,
-        y: FloatTensor<Self>,
-        operation: Arc<dyn Operation<2>>,
-    ) -> FloatTensor<Self> {
-        operation.forward([x, y])
-    }
-
-    fn layer(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        operation: Arc<dyn Operation<3>>,
-    ) -> FloatTensor<Self> {
-        operation.forward([x, weight, bias])
-    }
-
-    fn layer_and(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        plus: FloatTensor<Self>,
-        operation: Arc<dyn Operation<4>>,
-    ) -> FloatTensor<Self> {
-        operation.forward([x, weight, bias, plus])
-    }
-}
-
-impl<C: CheckpointStrategy> OperationOps for Autodiff<Cube, C> {
-    fn unary(x: FloatTensor<Self>, operation: Arc<dyn Operation<1>>) -> FloatTensor<Self> {
-        record::<C, 1>([x], operation)
-    }
-
-    fn binary(
-        x: FloatTensor<Self>,
-        y: FloatTensor<Self>,
-        operation: Arc<dyn Operation<2>>,
-    ) -> FloatTensor<Self> {
-        record::<C, 2>([x, y], operation)
-    }
-
-    fn layer(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        operation: Arc<dyn Operation<3>>,
-    ) -> FloatTensor<Self> {
-        record::<C, 3>([x, weight, bias], operation)
-    }
-
-    fn layer_and(
-        x: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        plus: FloatTensor<Self>,
-        operation: Arc<dyn Operation<4>>,
-    ) -> FloatTensor<Self> {
-        record::<C, 4>([x, weight, bias, plus], operation)
-    }
+operation_ops! {
+    unary<1>(x);
+    binary<2>(x, y);
+    layer<3>(x, weight, bias);
+    layer_and<4>(x, weight, bias, plus);
 }
 
 /// Computes the result and adds the operation to the graph.
@@ -267,7 +218,7 @@ impl<const N: usize> Backward<Cube, N> for OperationBackward {
             is_wanted: first.is_some(),
             plus,
         };
-        let gradients = operation.backward(x, dy, to_first);
+        let gradients = operation.backward(Given { x, dy, to_first });
         for (to, gradient) in ops.parents.into_iter().zip(gradients) {
             if let (Some(to), Some(gradient)) = (to, gradient) {
                 branches::register::<Cube>(grads, to.id, gradient);

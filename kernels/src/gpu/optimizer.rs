@@ -48,6 +48,29 @@ pub struct AdamStep {
     pub rate: f32,
 }
 
+/// Launches a kernel on the tensors at these places of all parameters, with these numbers.
+macro_rules! launch {
+    ($kernel:ident of $parameters:ident [$($place:literal),+] with $($number:expr),+) => {
+        for batch in batches(&$parameters, |of| $parameters[of][0].vector()) {
+            let units = batch.units();
+            // SAFETY: every unit changes a vector of its own, if there is one, and all of a
+            // parameter are as long.
+            unsafe {
+                $kernel::launch_unchecked(
+                    batch.client(),
+                    batch.cubes(&units),
+                    cube(),
+                    batch.address,
+                    batch.vector,
+                    $(batch.args($place).collect(),)+
+                    places(&units),
+                    $($number),+
+                );
+            }
+        }
+    };
+}
+
 /// Returns the parameters after a step of plain SGD.
 ///
 /// `parameters` are values and gradients. Subtracts `rate` times the gradient, scaled and penalised
@@ -59,26 +82,7 @@ pub struct AdamStep {
 /// one device for which [`super::is_gpu`] is true.
 pub fn sgd(step: &SgdStep, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
     let parameters = matrices(parameters, [0]);
-    for batch in batches(&parameters, |of| parameters[of][0].vector()) {
-        let units = batch.units();
-        // SAFETY: every unit changes its own vector, if it exists, and all tensors of a parameter
-        // have the same length.
-        unsafe {
-            sgd_plain::launch_unchecked(
-                batch.client(),
-                batch.cubes(&units),
-                cube(),
-                batch.address,
-                batch.vector,
-                batch.args(0).collect(),
-                batch.args(1).collect(),
-                places(&units),
-                step.scale,
-                step.penalty,
-                step.rate,
-            );
-        }
-    }
+    launch!(sgd_plain of parameters [0, 1] with step.scale, step.penalty, step.rate);
     let values = parameters.into_iter().map(|[values, _]| tensor(values));
     values.collect()
 }
@@ -92,30 +96,12 @@ pub fn sgd(step: &SgdStep, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
 /// Panics in the same cases as [`sgd`].
 pub fn sgd_momentum(step: &SgdStep, parameters: Vec<[Tensor<1>; 3]>) -> Vec<[Tensor<1>; 2]> {
     let parameters = matrices(parameters, [0, 2]);
-    for batch in batches(&parameters, |of| parameters[of][0].vector()) {
-        let units = batch.units();
-        // SAFETY: as in `sgd`.
-        unsafe {
-            sgd_with_velocity::launch_unchecked(
-                batch.client(),
-                batch.cubes(&units),
-                cube(),
-                batch.address,
-                batch.vector,
-                batch.args(0).collect(),
-                batch.args(1).collect(),
-                batch.args(2).collect(),
-                places(&units),
-                step.scale,
-                step.penalty,
-                step.keep,
-                step.intake,
-                step.of_velocity,
-                step.of_gradient,
-                step.rate,
-            );
-        }
-    }
+    launch!(
+        sgd_with_velocity of parameters [0, 1, 2] with
+        step.scale, step.penalty,
+        step.keep, step.intake, step.of_velocity, step.of_gradient,
+        step.rate
+    );
     let changed = parameters.into_iter();
     let changed = changed.map(|[values, _, velocity]| [values, velocity].map(tensor));
     changed.collect()
@@ -131,33 +117,12 @@ pub fn sgd_momentum(step: &SgdStep, parameters: Vec<[Tensor<1>; 3]>) -> Vec<[Ten
 /// Panics in the same cases as [`sgd`].
 pub fn adam(step: &AdamStep, parameters: Vec<[Tensor<1>; 4]>) -> Vec<[Tensor<1>; 3]> {
     let parameters = matrices(parameters, [0, 2, 3]);
-    for batch in batches(&parameters, |of| parameters[of][0].vector()) {
-        let units = batch.units();
-        // SAFETY: as in `sgd`.
-        unsafe {
-            adam_with_moments::launch_unchecked(
-                batch.client(),
-                batch.cubes(&units),
-                cube(),
-                batch.address,
-                batch.vector,
-                batch.args(0).collect(),
-                batch.args(1).collect(),
-                batch.args(2).collect(),
-                batch.args(3).collect(),
-                places(&units),
-                step.scale,
-                step.penalty,
-                step.betas[0],
-                step.betas[1],
-                step.corrections[0],
-                step.corrections[1],
-                step.epsilon,
-                step.decay,
-                step.rate,
-            );
-        }
-    }
+    launch!(
+        adam_with_moments of parameters [0, 1, 2, 3] with
+        step.scale, step.penalty,
+        step.betas[0], step.betas[1], step.corrections[0], step.corrections[1],
+        step.epsilon, step.decay, step.rate
+    );
     let changed = parameters.into_iter();
     let changed = changed.map(|[values, _, first, second]| [values, first, second].map(tensor));
     changed.collect()
@@ -171,23 +136,7 @@ pub fn adam(step: &AdamStep, parameters: Vec<[Tensor<1>; 4]>) -> Vec<[Tensor<1>;
 /// Panics in the same cases as [`sgd`].
 pub fn blend(weight: f32, parameters: Vec<[Tensor<1>; 2]>) -> Vec<Tensor<1>> {
     let parameters = matrices(parameters, [0]);
-    for batch in batches(&parameters, |of| parameters[of][0].vector()) {
-        let units = batch.units();
-        // SAFETY: as in `sgd`.
-        unsafe {
-            move_towards::launch_unchecked(
-                batch.client(),
-                batch.cubes(&units),
-                cube(),
-                batch.address,
-                batch.vector,
-                batch.args(0).collect(),
-                batch.args(1).collect(),
-                places(&units),
-                weight,
-            );
-        }
-    }
+    launch!(move_towards of parameters [0, 1] with weight);
     let averages = parameters.into_iter().map(|[average, _]| tensor(average));
     averages.collect()
 }

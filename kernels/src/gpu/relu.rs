@@ -9,7 +9,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Operation, ToFirst, apply, apply_to_both};
+use super::operation::{Given, Operation, apply, apply_to_both};
 use super::sums::cube;
 
 /// Sets numbers below zero to zero; NaN stays NaN.
@@ -97,17 +97,8 @@ impl Operation<1> for Rectify {
         self.kept(out)
     }
 
-    fn backward(
-        &self,
-        _x: Option<CubeTensor>,
-        dy: CubeTensor,
-        _to_first: ToFirst,
-    ) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 1] {
         [self.gradient(dy)]
-    }
-
-    fn reads_input(&self) -> bool {
-        false
     }
 }
 
@@ -134,18 +125,9 @@ impl Operation<2> for Rectify {
         self.kept(out)
     }
 
-    fn backward(
-        &self,
-        _x: Option<CubeTensor>,
-        dy: CubeTensor,
-        _to_first: ToFirst,
-    ) -> [Option<CubeTensor>; 2] {
+    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 2] {
         let gradient = self.gradient(dy);
         [gradient.clone(), gradient]
-    }
-
-    fn reads_input(&self) -> bool {
-        false
     }
 }
 

@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, primitive};
-use super::operation::{Operation, ToFirst, apply};
+use super::operation::{Given, Operation, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::cube;
 
@@ -81,18 +81,9 @@ impl Operation<1> for Softmax {
         out
     }
 
-    fn backward(
-        &self,
-        _x: Option<CubeTensor>,
-        dy: CubeTensor,
-        _to_first: ToFirst,
-    ) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 1] {
         let result = self.result.get().cloned();
         [result.map(|y| gradient(y, dy))]
-    }
-
-    fn reads_input(&self) -> bool {
-        false
     }
 }
 

@@ -60,24 +60,14 @@ impl Addends {
         plus: None,
     };
 
-    fn one(added: CubeTensor, is_bias: bool) -> Self {
-        match is_bias {
-            true => Self {
-                bias: Some(added),
-                ..Self::NONE
-            },
-            false => Self {
-                plus: Some(added),
-                ..Self::NONE
-            },
-        }
+    fn bias(self, bias: CubeTensor) -> Self {
+        let bias = Some(bias);
+        Self { bias, ..self }
     }
 
-    fn both(bias: CubeTensor, plus: CubeTensor) -> Self {
-        Self {
-            bias: Some(bias),
-            plus: Some(plus),
-        }
+    fn plus(self, plus: CubeTensor) -> Self {
+        let plus = Some(plus);
+        Self { plus, ..self }
     }
 
     /// Returns the presence of a bias and of a full addend.
@@ -105,8 +95,8 @@ pub(super) fn apply<const D: usize, const W: usize>(
     let bias = bias.map(|bias| bias.clone().cast(FloatDType::F32).into_dispatch());
     let out = Tensor::from_dispatch(match (bias, plus) {
         (None, None) => Dispatch::product(input, weight, product),
-        (Some(bias), None) => Dispatch::product_and_one(input, weight, bias, true, product),
-        (None, Some(plus)) => Dispatch::product_and_one(input, weight, plus, false, product),
+        (Some(bias), None) => Dispatch::product_and_bias(input, weight, bias, product),
+        (None, Some(plus)) => Dispatch::product_and_plus(input, weight, plus, product),
         (Some(bias), Some(plus)) => Dispatch::product_and_both(input, weight, bias, plus, product),
     });
     match other {
@@ -115,108 +105,62 @@ pub(super) fn apply<const D: usize, const W: usize>(
     }
 }
 
-#[backend_extension(Cube, Autodiff)]
-pub(super) trait ProductOps: Backend {
-    fn product(
-        input: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        product: Arc<dyn Product>,
-    ) -> FloatTensor<Self>;
+/// A product for whatever is added to it, which Burn routes by the device.
+macro_rules! product_ops {
+    ($($name:ident<$count:literal>($($added:ident),*);)+) => {
+        #[backend_extension(Cube, Autodiff)]
+        pub(super) trait ProductOps: Backend {
+            $(fn $name(
+                input: FloatTensor<Self>,
+                weight: FloatTensor<Self>,
+                $($added: FloatTensor<Self>,)*
+                product: Arc<dyn Product>,
+            ) -> FloatTensor<Self>;)+
+        }
 
-    fn product_and_one(
-        input: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        added: FloatTensor<Self>,
-        is_bias: bool,
-        product: Arc<dyn Product>,
-    ) -> FloatTensor<Self>;
+        impl ProductOps for Cube {
+            $(fn $name(
+                input: FloatTensor<Self>,
+                weight: FloatTensor<Self>,
+                $($added: FloatTensor<Self>,)*
+                product: Arc<dyn Product>,
+            ) -> FloatTensor<Self> {
+                let addends = Addends::NONE$(.$added($added))*;
+                product.forward(input, weight, addends)
+            })+
+        }
 
-    fn product_and_both(
-        input: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        plus: FloatTensor<Self>,
-        product: Arc<dyn Product>,
-    ) -> FloatTensor<Self>;
+        impl<C: CheckpointStrategy> ProductOps for Autodiff<Cube, C> {
+            $(fn $name(
+                input: FloatTensor<Self>,
+                weight: FloatTensor<Self>,
+                $($added: FloatTensor<Self>,)*
+                product: Arc<dyn Product>,
+            ) -> FloatTensor<Self> {
+                let addends = Addends::NONE$(.$added($added.primitive().clone()))*;
+                record::<C, $count>([&input, &weight $(, &$added)*], addends, product)
+            })+
+        }
+    };
 }
 
-impl ProductOps for Cube {
-    fn product(
-        input: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        product: Arc<dyn Product>,
-    ) -> FloatTensor<Self> {
-        product.forward(input, weight, Addends::NONE)
-    }
-
-    fn product_and_one(
-        input: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        added: FloatTensor<Self>,
-        is_bias: bool,
-        product: Arc<dyn Product>,
-    ) -> FloatTensor<Self> {
-        product.forward(input, weight, Addends::one(added, is_bias))
-    }
-
-    fn product_and_both(
-        input: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        plus: FloatTensor<Self>,
-        product: Arc<dyn Product>,
-    ) -> FloatTensor<Self> {
-        product.forward(input, weight, Addends::both(bias, plus))
-    }
+product_ops! {
+    product<2>();
+    product_and_bias<3>(bias);
+    product_and_plus<3>(plus);
+    product_and_both<4>(bias, plus);
 }
 
-impl<C: CheckpointStrategy> ProductOps for Autodiff<Cube, C> {
-    fn product(
-        input: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        product: Arc<dyn Product>,
-    ) -> FloatTensor<Self> {
-        let inputs = [&input, &weight];
-        let [x, w] = inputs.map(|tensor| tensor.primitive().clone());
-        let output = product.forward(x, w, Addends::NONE);
-        record::<C, 2>(inputs, false, product, output)
-    }
-
-    fn product_and_one(
-        input: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        added: FloatTensor<Self>,
-        is_bias: bool,
-        product: Arc<dyn Product>,
-    ) -> FloatTensor<Self> {
-        let inputs = [&input, &weight, &added];
-        let [x, w, added] = inputs.map(|tensor| tensor.primitive().clone());
-        let output = product.forward(x, w, Addends::one(added, is_bias));
-        record::<C, 3>(inputs, is_bias, product, output)
-    }
-
-    fn product_and_both(
-        input: FloatTensor<Self>,
-        weight: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        plus: FloatTensor<Self>,
-        product: Arc<dyn Product>,
-    ) -> FloatTensor<Self> {
-        let inputs = [&input, &weight, &bias, &plus];
-        let [x, w, bias, plus] = inputs.map(|tensor| tensor.primitive().clone());
-        let output = product.forward(x, w, Addends::both(bias, plus));
-        record::<C, 4>(inputs, true, product, output)
-    }
-}
-
-/// Adds the operation to the graph. Backward reads input and weight, the first two inputs; the
-/// optional bias and the optional addend follow.
+/// Computes the result and adds the operation to the graph. Backward reads input and weight, which
+/// come first; then come a bias, if there is one, and what is added to the result.
 fn record<C: CheckpointStrategy, const N: usize>(
     inputs: [&FloatTensor<Autodiff<Cube, C>>; N],
-    has_bias: bool,
+    addends: Addends,
     product: Arc<dyn Product>,
-    output: CubeTensor,
 ) -> FloatTensor<Autodiff<Cube, C>> {
+    let has_bias = addends.bias.is_some();
+    let [x, w] = [inputs[0], inputs[1]].map(|tensor| tensor.primitive().clone());
+    let output = product.forward(x, w, addends);
     let nodes = inputs.map(|input| input.node());
     let prepared = Backward::<Cube, N>::prepare::<C>(ProductBackward, nodes);
     match prepared.compute_bound().stateful() {
