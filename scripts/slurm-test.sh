@@ -389,7 +389,7 @@ other_configuration_on_a_rank() {
 batch_script_without_srun() {
   run forgotten salloc -Q -N2 -n4 "$folder/trainer-plain" "${short[@]}"
   is "$(code forgotten)" 0
-  says forgotten 'warning: Slurm job [0-9]+ has 4 tasks, .* put srun before'
+  says forgotten 'warning: Slurm job [0-9]+ has 4 tasks, .* Put srun before'
 }
 
 # The shell that `salloc` opens is a step of its own on the first node.
@@ -400,7 +400,7 @@ shell_of_an_allocation() {
   } >"$work/typed"
   # salloc hands $SHELL to srun, which wants a command: it may be unset where no one has logged in.
   SHELL=/bin/bash timeout -k 5 60 "$cluster" exec script -qec 'salloc -Q -N2 -n4' /dev/null <"$work/typed" >"$work/shell.log" 2>&1
-  says shell 'warning: Slurm job [0-9]+ has 4 tasks, .* put srun before'
+  says shell 'warning: Slurm job [0-9]+ has 4 tasks, .* Put srun before'
 }
 
 nproc_in_a_task() {

@@ -54,7 +54,10 @@ mod tests {
             assert_eq!(compression.to_string().parse(), Ok(compression));
         }
         let error = "fp8".parse::<Compression>().unwrap_err().to_string();
-        assert_eq!(error, "unknown compression `fp8`; known: none, bf16, f16");
+        assert_eq!(
+            error,
+            "unknown compression `fp8`; choose one of none, bf16, f16"
+        );
     }
 
     #[test]

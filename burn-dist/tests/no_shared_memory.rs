@@ -97,7 +97,7 @@ fn ranks_of_several_nodes_are_one_ring_instead() {
     let (code, words) = run("two nodes");
     assert_eq!(code, 0, "{words}");
     assert_eq!(words.matches("transport tcp").count(), RANKS, "{words}");
-    let instead = "Using one ring through all ranks";
+    let instead = "using one ring through all ranks instead";
     assert_eq!(words.matches(instead).count(), 1, "{words}");
     assert!(words.contains(&format!("rank {WITHOUT}")), "{words}");
 }

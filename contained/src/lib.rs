@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(panicked, Err("number 3".to_owned()));
         assert_eq!(run(|| -> u8 { panic!("plain") }), Err("plain".to_owned()));
         let other = run(|| std::panic::panic_any(1_u8));
-        assert_eq!(other, Err("a panic without a message".to_owned()));
+        assert_eq!(other, Err("panic without a message".to_owned()));
     }
 
     #[test]

@@ -336,14 +336,18 @@ mod tests {
         let error = FashionMnist::open(dir.path(), Split::Test).unwrap_err();
         assert!(matches!(error, DatasetError::Impostor { .. }), "{error}");
         assert!(
-            error.to_string().contains("holds MNIST, not Fashion-MNIST"),
+            error
+                .to_string()
+                .contains("contains MNIST, not Fashion-MNIST"),
             "{error}"
         );
 
         write_beginning_of(&crate::fashion_mnist::PUBLISHED, dir.path());
         let error = Mnist::open(dir.path(), Split::Test).unwrap_err();
         assert!(
-            error.to_string().contains("holds Fashion-MNIST, not MNIST"),
+            error
+                .to_string()
+                .contains("contains Fashion-MNIST, not MNIST"),
             "{error}"
         );
     }

@@ -474,7 +474,7 @@ fn a_bomb_is_not_unpacked() {
     let result = downloader(&[server.url()]).fetch(&[file], dir.path());
     let reasons = refused(result, dir.path(), "images.gz");
     assert!(
-        reasons.contains("longer than the 100000 bytes"),
+        reasons.contains("longer than the published 100000 bytes"),
         "{reasons}"
     );
 }

@@ -378,7 +378,7 @@ fn everything_unusable_is_reported_at_once() {
     }
     let message = refused(root.path(), &options(8)).to_string();
     assert!(
-        message.starts_with(&format!("{} of the", 28 + links)),
+        message.starts_with(&format!("{} files and folders", 28 + links)),
         "{message}"
     );
     assert!(
@@ -656,7 +656,10 @@ fn folders_that_do_not_fit_are_named() {
     let mut both = options(8);
     both.validation = Some(0.5);
     let error = refused(root.path(), &both);
-    assert!(error.to_string().contains("as well"), "{error}");
+    assert!(
+        error.to_string().contains("data.validation also takes"),
+        "{error}"
+    );
     fs::remove_dir_all(root.path().join("val")).unwrap();
     open(root.path(), Split::Train, &both);
 }
@@ -702,7 +705,7 @@ fn the_folder_for_evaluation_has_several_names() {
     }
     let (_, several) = parts(root.path(), None);
     let several = several.unwrap_err();
-    assert!(several.contains("in val or in validation"), "{several}");
+    assert!(several.contains("images: val, validation"), "{several}");
     let root = tempfile::tempdir().unwrap();
     write(root.path().join("train/a/1.png"), &plain(RED));
     let (train, nowhere) = parts(root.path(), None);

@@ -248,7 +248,8 @@ fn every_sampling_is_decoded_rightly_or_refused_by_name() {
                             right += 1;
                         }
                         Err(DatasetError::UnsupportedImage { what, .. }) => {
-                            let named = what.contains("sampled") || what.contains("separate scans");
+                            let named =
+                                what.contains("sampling") || what.contains("separate scans");
                             assert!(named, "{factors:?} {mode:?}: {what}");
                             refused += 1;
                         }
@@ -293,7 +294,7 @@ fn what_is_not_supported_is_told_by_its_name() {
         file
     };
     for (name, content, what) in [
-        ("luma.jpg", small_luma, "sampled 1×1, 2×1, 2×1"),
+        ("luma.jpg", small_luma, "sampling 1×1, 2×1, 2×1"),
         (
             "apart.jpg",
             jpeg(&[[1, 1]; 3], Mode::Apart),
@@ -306,7 +307,7 @@ fn what_is_not_supported_is_told_by_its_name() {
         (
             "three.jpg",
             jpeg(&[[3, 1], [1, 1], [1, 1]], Mode::Baseline),
-            "sampled 3×1",
+            "sampling 3×1",
         ),
     ] {
         let path = class.join(name);

@@ -249,7 +249,7 @@ mod tests {
         );
         assert_eq!(
             message(config().with_dropout_hidden(1.0)),
-            "cnn: `dropout_hidden` is 1, it must be at least 0 and below 1"
+            "cnn: `dropout_hidden` is 1, but must be at least 0 and below 1"
         );
         assert!(message(config().with_dropout_conv(f64::NAN)).contains("dropout_conv"));
         assert!(message(config().with_hidden(usize::MAX / 2)).contains("too large"));

@@ -36,7 +36,7 @@ fn a_machine_without_a_driver_says_so() {
     let finished = Trial::tiny(&["--nproc", "2"], &["train.device=cuda"]).run();
     finished
         .assert_code(1)
-        .assert_stderr(&["there is no cuda device here"])
+        .assert_stderr(&["no cuda device on this machine"])
         .assert_nobody_left();
 }
 

@@ -464,7 +464,7 @@ fn ranks_with_other_classes_are_named() {
     let [first, second] = ranks.map(|rank| rank.wait(Duration::from_secs(60)));
     first
         .assert_code(1)
-        .assert_stderr(&["rank 1 has other data than rank 0", "names"]);
+        .assert_stderr(&["rank 1 has other data than rank 0", "name checksum"]);
     second.assert_code(1);
 }
 

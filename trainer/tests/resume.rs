@@ -712,7 +712,7 @@ fn what_does_not_belong_together_is_refused() {
         ("train.seed=5", "train.seed = 1"),
         (
             "data.train_samples=120",
-            "images = 240, this run has 120; data.train_samples was 240 and is 120: set it back",
+            "images = 240, but this run has 120; data.train_samples was 240 and is 120: set it back",
         ),
         (
             "train.overfit_batches=2",
@@ -1127,7 +1127,7 @@ fn a_run_that_is_named_alone_has_its_own_configuration() {
     let finished = Trial::new(&["--resume", run.dir().to_str().unwrap()]).run();
     finished.assert_code(0).assert_no_files(&[]);
     assert!(
-        finished.stdout.contains("it is not a regular file"),
+        finished.stdout.contains("not a regular file"),
         "{}",
         finished.stdout
     );
@@ -1167,7 +1167,7 @@ fn who_goes_on_with_fewer_ranks_is_told_the_key_that_keeps_the_batch() {
         .assert_stderr(&["this run has 6; set train.batch_size = 12"]);
     let refused = train("1", &["train.epochs=2"]);
     refused.assert_code(1).assert_stderr(&[
-        "written with train.batch_size = 12, this run has 6",
+        "written with train.batch_size = 12, but this run has 6",
         "set train.accumulate = 2 (the world size is 1 instead of 2)",
     ]);
     let finished = train("1", &["train.epochs=2", "train.accumulate=2"]);

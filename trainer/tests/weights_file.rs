@@ -319,7 +319,7 @@ fn weights_of_another_program_start_a_run_which_remembers_them() {
     let started = Trial::tiny_at(&run, &[], &settings).run();
     started.assert_code(0);
     let said = format!(
-        "weights: {}, under `state_dict.model._orig_mod`",
+        "weights {}, under `state_dict.model._orig_mod`",
         other.display()
     );
     assert!(started.stdout.contains(&said), "{}", started.stdout);

@@ -288,13 +288,10 @@ pub(crate) mod tests {
     #[test]
     fn what_the_disk_does_not_have_is_an_error() {
         for (fault, part) in [
-            (
-                Fault::Missing(1),
-                "1048580 bytes of it after a write of 2097157",
-            ),
-            (Fault::Missing(2), "2097154 bytes of it"),
+            (Fault::Missing(1), "1048580 bytes after a write of 2097157"),
+            (Fault::Missing(2), "2097154 bytes after"),
             (Fault::Changed(0), "other bytes"),
-            (Fault::Truncated, "2097156 bytes of it"),
+            (Fault::Truncated, "2097156 bytes after"),
             (Fault::Sync, "no storage space"),
             (Fault::Close, "quota exceeded"),
         ] {

@@ -98,7 +98,7 @@ mod tests {
         let older = [good("a"), message(Some("b"), Ok(22105))];
         assert_eq!(reason(&older), "rank 2 has NCCL 2.21.5, rank 0 has 2.27.3");
         let strange = [good("a"), b"?".to_vec()];
-        assert_eq!(reason(&strange), "rank 2 speaks another protocol");
+        assert_eq!(reason(&strange), "rank 2 speaks another protocol version");
         assert_eq!(reason(&[]), "the group has no ranks");
     }
 }

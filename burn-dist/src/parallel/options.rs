@@ -375,7 +375,7 @@ mod tests {
         let error = error.to_string();
         assert_eq!(
             error,
-            "unknown strategy `dpp`; known: ddp, zero-1, zero-2, zero-3"
+            "unknown strategy `dpp`; choose one of ddp, zero-1, zero-2, zero-3"
         );
     }
 
@@ -390,7 +390,10 @@ mod tests {
         let four: ShardWithin = "4".parse().unwrap();
         assert!(four.check(8).is_ok());
         let error = four.check(6).unwrap_err().to_string();
-        assert!(error.contains("4") && error.contains("6 ranks"), "{error}");
+        assert!(
+            error.contains("4 ranks") && error.contains("world size is 6"),
+            "{error}"
+        );
         assert_eq!([four.ranks(8, 4), ShardWithin::Node.ranks(8, 4)], [4, 2]);
         let plain = ParallelOptions {
             shard_within: ShardWithin::Node,

@@ -55,6 +55,9 @@ mod tests {
             assert_eq!(precision.to_string().parse(), Ok(precision));
         }
         let error = "fp8".parse::<Precision>().unwrap_err().to_string();
-        assert_eq!(error, "unknown precision `fp8`; known: f32, bf16, f16");
+        assert_eq!(
+            error,
+            "unknown precision `fp8`; choose one of f32, bf16, f16"
+        );
     }
 }

@@ -463,7 +463,7 @@ mod tests {
             Duration::from_secs(60),
             &[(1, false)],
         );
-        assert!(never.ends_with("MASTER_PORT?)"), "{never}");
+        assert!(never.ends_with("MASTER_PORT)"), "{never}");
         let many: Vec<_> = (0..100).map(|rank| (rank, false)).collect();
         assert!(missing_text(&many).contains("14, 15 and 84 more have not"));
     }

@@ -804,7 +804,7 @@ pub fn other_cuts_are_an_error_on_all_ranks(cluster: &impl Cluster) {
                 .unwrap_err()
                 .to_string()
         });
-        let named = |error: &&String| error.contains("disagree") && error.contains("unevenly");
+        let named = |error: &&String| error.contains("disagree") && error.contains("uneven shards");
         assert!(errors.iter().any(|error| named(&error)), "{errors:?}");
     }
 }

@@ -404,7 +404,7 @@ fn another_model_or_optimizer_is_refused() {
     let linear: Linear = LinearConfig::new(6, 8).init(&device);
     let mut training = Parallel::new(linear, adamw(), Strategy::Ddp, &group).unwrap();
     let error = training.restore(&source).unwrap_err().to_string();
-    assert!(error.contains("has no `model/weight`"), "{error}");
+    assert!(error.contains("does not contain `model/weight`"), "{error}");
 }
 
 #[test]

@@ -228,7 +228,8 @@ fn another_number_of_micro_batches_than_the_other_ranks_is_refused() {
         let mut parallel = Parallel::new(Net::new(1), sgd(), strategy, &group).unwrap();
         parallel.set_accumulate(2).unwrap();
         let error = parallel.set_accumulate(1 + group.rank()).unwrap_err();
-        let told = "rank 0 called accumulate = 1 after 0 micro-batches, and rank 1 accumulate = 2";
+        let told =
+            "rank 0 called accumulate = 1 after 0 micro-batches, but rank 1 called accumulate = 2";
         assert!(error.to_string().contains(told), "{error}");
         assert_eq!(parallel.options().accumulate, 2);
     });
@@ -300,7 +301,7 @@ fn ranks_that_leave_out_other_micro_batches_are_told() {
         }
         let error = parallel.discard().unwrap_err().to_string();
         assert!(
-            error.contains("rank 0 called discard after 1 micro-batches, and rank 1"),
+            error.contains("rank 0 called discard after 1 micro-batches, but rank 1"),
             "{error}"
         );
     });

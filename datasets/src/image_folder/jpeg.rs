@@ -81,7 +81,7 @@ pub(super) fn unsupported(bytes: &[u8]) -> Option<String> {
         PROGRESSIVE => return unsupported_sampling(&frame),
         _ => {
             let apart = first_scan(bytes).is_some_and(|count| count < frame.sampling.len());
-            let coded = "baseline JPEG with its components in separate scans; save it as progressive or \
+            let coded = "JPEG (baseline) with its components in separate scans; save it as progressive or \
                  interleaved";
             return match apart {
                 true => Some(coded.into()),

@@ -122,7 +122,7 @@ impl Evaluation {
                 let reason = format!(
                     "several folders may contain the validation images: {}. Keep one, or rename \
                      the others",
-                    several.join(" or in ")
+                    several.join(", ")
                 );
                 return refuse(root, reason);
             }

@@ -69,7 +69,7 @@ fn an_unknown_key_is_named_with_its_place_and_the_nearest() {
     assert_error(
         &format!("{GOOD}[train]\nlr = 0.1"),
         &[],
-        &["unknown key `lr` in [train]", "key of [optimizer]"],
+        &["unknown key `lr` in [train]", "belongs to [optimizer]"],
     );
     // A key of another optimizer is not a key of this one.
     assert_error(
@@ -378,7 +378,7 @@ fn groups_are_read_and_checked() {
         "optimizer.name=adam",
         "optimizer.groups=[{match=\"a\", momentum=0.5}]",
     ];
-    assert_error(GOOD, &sets, &["momentum, which `adam` has not"]);
+    assert_error(GOOD, &sets, &["momentum, which `adam` does not have"]);
 }
 
 #[test]

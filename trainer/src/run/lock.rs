@@ -298,14 +298,14 @@ mod tests {
         let lock = RunLock::take(&folder).unwrap();
         let lost = || lock.check_held().unwrap_err().to_string();
         std::fs::remove_file(folder.join(FILE)).unwrap();
-        assert!(lost().contains("is gone"), "{}", lost());
+        assert!(lost().contains("is missing"), "{}", lost());
         RunLock::take_new(&folder).unwrap_err();
         // Another run takes over, as if locks did not work.
         std::fs::write(folder.join(FILE), "process 7 on elsewhere\ntoken 1\n").unwrap();
         assert!(lost().contains("process 7 on elsewhere"), "{}", lost());
         // Another folder takes its place.
         std::fs::rename(&folder, home.path().join("moved")).unwrap();
-        assert!(lost().contains("is gone"), "{}", lost());
+        assert!(lost().contains("is missing"), "{}", lost());
         std::fs::create_dir(&folder).unwrap();
         let other = RunLock::take(&folder).unwrap();
         lock.check_held().unwrap_err();

@@ -339,7 +339,7 @@ mod tests {
         Schedule::check(&plateau, 1).unwrap();
         Schedule::check(&cosine(), 0).unwrap();
         let error = Schedule::check(&plateau, 0).unwrap_err().to_string();
-        assert!(error.contains("`plateau` follows"), "{error}");
+        assert!(error.contains("`plateau` depends on"), "{error}");
         let mut schedule = schedule(plateau);
         let evaluation = Evaluation {
             loss: 1.0,

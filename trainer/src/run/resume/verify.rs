@@ -138,7 +138,7 @@ mod tests {
                     assert!(found.ends_with("step-0000000001"), "{found:?}");
                     let note = &start.notes[0];
                     assert!(
-                        note.contains("rank 1 found") && note.contains("checksum"),
+                        note.contains("rank 1 could not verify") && note.contains("checksum"),
                         "{note}"
                     );
                 });

@@ -266,9 +266,18 @@ mod tests {
         }
         for (said, told) in [
             (r#"{"name":"new"}"#, "unknown model `new`"),
-            (r#"{"name":"wide-resnet","widen":100000000}"#, "larger than"),
-            (r#"{"name":"wide-resnet","depth":100000}"#, "larger than"),
-            (r#"{"name":"cnn","filters":[8,99999999]}"#, "larger than"),
+            (
+                r#"{"name":"wide-resnet","widen":100000000}"#,
+                "implausibly large",
+            ),
+            (
+                r#"{"name":"wide-resnet","depth":100000}"#,
+                "implausibly large",
+            ),
+            (
+                r#"{"name":"cnn","filters":[8,99999999]}"#,
+                "implausibly large",
+            ),
             ("[1]", "--config"),
         ] {
             let about = HashMap::from([(MODEL.to_owned(), said.to_owned())]);
