@@ -168,7 +168,7 @@ def subject_is_wrong(subject):
     """What is wrong with the subject of a commit, or None."""
     if len(subject) > LONGEST:
         return f"{len(subject)} characters, {LONGEST} allowed"
-    found = re.fullmatch(r"[\w./*-]+(?:,? [\w./*-]+){0,3}: (\S+)(?: .*)?", subject)
+    found = re.fullmatch(r"[\w./*-]+(?:,? [\w./*-]+){0,5}: (\S+)(?: .*)?", subject)
     if not found:
         return "write `area: what it does`"
     word = found[1].lower().rstrip(",")
