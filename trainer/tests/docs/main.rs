@@ -13,7 +13,8 @@
 //! A block whose commands all belong to the build ([`BUILD`], scripts/) is not run either. Any other
 //! fence is an error.
 //!
-//! Every command of a block must end with 0, or with 75 (stopped early). A page has
+//! Every command of a block must end with 0, with 75 (stopped early), or with 141 (in a pipe whose
+//! reader has read enough). A page has
 //! [`LIMIT`] seconds. Its folder has images in `photos/` and small copies of MNIST and CIFAR-100 in
 //! `data/`. A `toml` block whose paragraph names one file (`photos.toml`) is written to that file.
 //!
@@ -44,6 +45,7 @@ const BUILD: &[&str] = &["cargo", "git", "apt-get", "sudo", "just", "rustup"];
 const SHOWN: &[&str] = &["text", "json", "yaml", "python", "dockerfile", "ini"];
 /// The page that trains on the images in `photos/`.
 const OWN_IMAGES: &str = "docs/getting-started.md";
+
 #[test]
 fn every_fence_runs_or_says_why_not() {
     let mut faults = Vec::new();
@@ -223,9 +225,10 @@ fn the_readme_leads_a_new_user_on() {
 
 /// The blocks of a page as one script, and its files.
 fn script_of(page: &Page, folder: &Path) -> String {
-    let mut script = "set -E\ntrap 'code=$?; [ $code -eq 75 ] || { \
+    let mut script =
+        "set -E -o pipefail\ntrap 'code=$?; [ $code -eq 75 ] || [ $code -eq 141 ] || { \
         echo \"exit code $code: $BASH_COMMAND\"; exit $code; }' ERR\n"
-        .to_owned();
+            .to_owned();
     for fence in &page.fences {
         match (fence.language.as_str(), fence.tags.is_empty()) {
             ("sh", true) if !builds(&fence.code) => {
