@@ -1,4 +1,4 @@
-//! Replaces the GPU kernels in a program without them: no device is a GPU.
+//! Stands in for the GPU kernels in a program without them: no device is a GPU.
 
 use burn::tensor::{Device, Int, Tensor};
 
@@ -9,19 +9,19 @@ pub fn is_gpu(_: &Device) -> bool {
     false
 }
 
-/// Statistics of a batch; never created without GPU kernels.
+/// No batch has moments.
 #[derive(Debug)]
 pub(crate) struct BatchMoments;
 
-/// Numbers on their way from a GPU; never created without GPU kernels.
+/// No reading is under way.
 #[derive(Debug)]
 pub struct Reading(());
 
-/// Images in GPU memory; never created without GPU kernels.
+/// No images are stored.
 #[derive(Clone, Debug)]
 pub struct StoredImages(());
 
-/// Functions that are never called, because no device is a GPU.
+/// Functions that nobody calls, because no device is a GPU.
 macro_rules! absent {
     ($($(#[$doc:meta])* $vis:vis fn $name:ident$(<$rank:ident>)?($($argument:ty),*) -> $result:ty;)*) => {$(
         $(#[$doc])*
@@ -60,18 +60,17 @@ absent! {
 }
 
 impl Reading {
-    /// Requires a GPU, which does not exist here.
+    /// Reads from a device that is a GPU.
     ///
     /// # Errors
-    ///
-    /// None: this is never called.
+    /// None: there is nothing to wait for.
     pub fn wait(self) -> Result<Vec<f32>, String> {
         unreachable!("no device is a GPU")
     }
 }
 
 impl StoredImages {
-    /// Requires a GPU, which does not exist here.
+    /// Makes a batch on a device that is a GPU.
     pub fn batch(&self, _: &[Sample]) -> (Tensor<4>, Tensor<1, Int>) {
         unreachable!("no device is a GPU")
     }

@@ -1,8 +1,9 @@
 //! Multi-head self-attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>) as one node
-//! of the graph. With Burn's operations, each part sliced out of queries, keys and values would
-//! have a gradient as large as all three, and these would be summed.
+//! of the graph. With Burn's operations, taking queries, keys and values out of their tensor costs
+//! three gradients as large as all of it, which are then added up.
 //!
-//! Uses [`super::flash`] if tensor cores support the type; otherwise the products are Burn's.
+//! If tensor cores have instructions for the type, [`super::flash`] computes all of it. Otherwise
+//! Burn computes the products.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,15 +20,12 @@ use super::operation::{Given, Operation, apply};
 use super::softmax::{softmax, softmax_gradient};
 use super::sums::cube;
 
-/// Computes `softmax(q kᵀ / √depth) v` for every head, on a device for which [`super::is_gpu`] is
-/// true.
-///
-/// `qkv` is \[batch, tokens, 3 × heads × depth\]: queries, keys and values in this order, each with
-/// the heads one after another. The result is \[batch, tokens, heads × depth\] in the same type.
+/// `softmax(q kᵀ / √depth) v` for every head. `qkv` is \[batch, tokens, 3 × heads × depth\]:
+/// queries, keys and values in this order, each with the heads one after another; the result is
+/// \[batch, tokens, heads × depth\], in the same type. For a device that [`super::is_gpu`].
 ///
 /// # Panics
-///
-/// Panics if the last dimension is no multiple of 3 × heads, or if `qkv` is empty.
+/// If the last dimension is no multiple of 3 × heads, or the tensor is empty.
 pub fn attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
     let [_, _, width] = qkv.dims();
     assert!(
@@ -55,16 +53,16 @@ struct Attention {
     kept: OnceLock<Kept>,
 }
 
-/// State for backward.
+/// The tensors that backward needs.
 #[derive(Debug)]
 struct Kept {
     parts: Parts,
-    /// Attention weights, \[batch, heads, tokens, tokens\].
+    /// The attention weights: \[batch, heads, tokens, tokens\].
     shares: Tensor<4>,
 }
 
-/// Queries, keys and values, \[batch, heads, tokens, depth\] each, in the layout that products
-/// need. The queries are divided by √depth, which costs less than dividing the larger product.
+/// \[batch, heads, tokens, depth\] each, in the memory order of products. The queries are divided
+/// by √depth, which costs less than dividing the larger product.
 #[derive(Clone, Debug)]
 struct Parts {
     query: Tensor<4>,
@@ -112,7 +110,7 @@ fn split(qkv: Tensor<3>, heads: usize) -> Parts {
     let part = || rows.empty([batch, heads, tokens, depth]);
     let [query, key, value] = [part(), part(), part()];
     let vectors = rows.rows() * rows.row_vectors();
-    // SAFETY: every unit writes its own vector, if it exists; the parts together have as many.
+    // SAFETY: every unit writes at most one vector, its own; the parts together have as many.
     unsafe {
         split_heads::launch_unchecked(
             rows.client(),
@@ -136,7 +134,7 @@ fn split(qkv: Tensor<3>, heads: usize) -> Parts {
     Parts { query, key, value }
 }
 
-/// Joins the gradients of the parts into the gradient of [`split`]'s input.
+/// Joins the gradients of the parts to the gradient of the tensor that [`split`] divided.
 fn join(parts: Parts) -> Tensor<3> {
     let [batch, heads, tokens, depth] = parts.query.dims();
     let Parts { query, key, value } = parts;
@@ -178,8 +176,8 @@ fn contiguous(values: Tensor<4>) -> Tensor<4> {
     tensor(into_contiguous(primitive(values)))
 }
 
-/// Returns the position in its part, \[batch, heads, tokens, depth\], of a vector of \[batch,
-/// tokens, 3, heads, depth\].
+/// The place of a vector of \[batch, tokens, 3, heads, depth\] in its part, \[batch, heads, tokens,
+/// depth\].
 #[cube]
 fn place(at: usize, tokens: usize, heads: usize, row: usize) -> usize {
     let head = at / row % heads;

@@ -1,6 +1,6 @@
-//! Batches of images stored on the device as bytes. One kernel gathers, shifts, mirrors and
-//! normalises them; Burn's operations need about twenty, and several small copies from the host,
-//! while nothing else runs yet.
+//! Batches of images that lie on the device as bytes. One kernel gathers, moves, mirrors and
+//! normalizes them. Burn's operations take about twenty kernels and several small copies from the
+//! host, while nothing else runs yet.
 
 use burn::backend::Cube;
 use burn::backend::cubecl::dtype_to_storage_type;
@@ -19,24 +19,24 @@ use crate::gpu::{ImageFacts, Sample};
 /// Number of values of a byte.
 const BYTES: usize = 256;
 
-/// Numbers per image in the list of transformations.
+/// Numbers that describe the change of an image.
 const OF_SAMPLE: usize = 4;
 
-/// Images in GPU memory from which batches are made.
+/// Images in the memory of a GPU. Batches are made there.
 #[derive(Clone, Debug)]
 pub struct StoredImages {
     /// \[images, channels, rows × columns\].
     pixels: CubeTensor,
     /// \[images\].
     labels: CubeTensor,
-    /// Normalised value of every byte, \[channels, bytes\]. A table, because GPU compilers fuse a
-    /// product and a sum in one kernel, which would change the last bits compared to the host.
+    /// The value of every byte, \[channels, bytes\]. It is looked up, because GPU compilers fuse a
+    /// product and a sum in one kernel, whose last bits then differ from the host's.
     values: CubeTensor,
     frame: Frame,
     device: Device,
 }
 
-/// Compile-time parameters of the kernel.
+/// The constants that a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Frame {
     channels: usize,
@@ -58,12 +58,11 @@ impl Frame {
 }
 
 impl StoredImages {
-    /// Stores `pixels`, \[images, channels, rows × columns\] in a byte type, on a device for which
-    /// [`super::is_gpu`] is true. Needs at least one value.
+    /// `pixels` is \[images, channels, rows × columns\], in a type of bytes. For a device that
+    /// [`super::is_gpu`], and at least one value.
     ///
     /// # Panics
-    ///
-    /// Panics unless there is one label for each image and one line for each channel.
+    /// If the labels do not match the images, or the lines the channels.
     pub fn of_bytes(pixels: Tensor<3, Int>, facts: ImageFacts<'_>) -> Self {
         let device = pixels.device();
         let pixels = primitive_int(pixels.without_autodiff());
@@ -103,12 +102,10 @@ impl StoredImages {
         }
     }
 
-    /// Returns the images of `samples`, \[samples, channels, rows, columns\] in f32, and their
-    /// labels.
-    ///
-    /// `samples` must not be empty. Both results are on the device of the pixels; the images lie
-    /// channels-last in memory, as convolutions need them. An index beyond the end selects the last
-    /// image; a shift by more than an image counts as a shift by one image.
+    /// The images of `samples`, \[samples, channels, rows, columns\] in f32, and their labels, both
+    /// on the device of the pixels. `samples` must not be empty. In memory channels come last, as
+    /// convolutions want them. An index beyond the last image counts as the last one; a move by
+    /// more than an image counts as one by an image.
     pub fn batch(&self, samples: &[Sample]) -> (Tensor<4>, Tensor<1, Int>) {
         let Frame {
             channels,
@@ -128,10 +125,10 @@ impl StoredImages {
         (on(images, &self.device), on(labels, &self.device))
     }
 
-    /// Uploads the transformations, \[samples, [`OF_SAMPLE`]\].
+    /// The samples as numbers, \[samples, [`OF_SAMPLE`]\].
     fn uploaded(&self, samples: &[Sample]) -> CubeTensor {
         let numbers = |sample: &Sample| {
-            // Values beyond the range select the last image.
+            // At most the last one, whichever it is.
             let index = i32::try_from(sample.index).unwrap_or(i32::MAX);
             let mirrored = i32::from(sample.mirrored);
             [index, sample.down, sample.right, mirrored]
@@ -144,9 +141,9 @@ impl StoredImages {
 
     fn make(&self, samples: &CubeTensor, out: &Matrix, labels: &CubeTensor) {
         let vectors = out.rows() * out.row_vectors();
-        // SAFETY: a unit with a vector of `out` writes it, and the label of an image that begins
-        // there; each image of `out` has numbers in `samples`, and the indices they name are
-        // clamped to the other three tensors.
+        // SAFETY: a unit that has a vector of `out` writes it, and the label of an image that
+        // begins there; each image of `out` has numbers in `samples`; indices into the other three
+        // are clamped.
         unsafe {
             make_batch::launch_unchecked(
                 out.client(),
@@ -169,7 +166,7 @@ impl StoredImages {
     }
 }
 
-/// Returns the normalised value of every byte of every channel, as the host computes it.
+/// The value of every byte of every channel, as the host computes it.
 fn values(lines: &[(f32, f32)], device: &Device) -> Tensor<2> {
     let of_channel = |(scale, offset): &(f32, f32)| {
         let (scale, offset) = (*scale, *offset);
@@ -191,20 +188,20 @@ fn on<const D: usize, K: Autodiff>(tensor: Tensor<D, K>, device: &Device) -> Ten
     }
 }
 
-/// Source of a place along one axis.
+/// The source of a place, in one direction.
 #[derive(CubeType)]
 struct Seen {
-    /// A row or column of the image, always a valid one.
+    /// A row or column of the image, clamped.
     place: usize,
-    /// False outside the image.
+    /// Whether it is inside of the image.
     inside: bool,
 }
 
-/// Returns the source of `place` in an image of `len` rows or columns that was shifted by `by`.
+/// The source of `place` in an image of `len` rows or columns that was moved by `by`.
 #[cube]
 fn seen(place: usize, by: i32, #[comptime] len: usize, #[comptime] reflects: bool) -> Seen {
     let (back, on, last) = comptime!((-(len as i32), len as i32, len as i32 - 1));
-    // Limited to a shift that leaves nothing of the image; larger numbers would overflow.
+    // At most so far that nothing is left of it: beyond that numbers would overflow.
     let position = i32::cast_from(place) - by.max(back).min(on);
     let inside = position.max(0i32).min(last);
     if comptime!(reflects) {
@@ -251,8 +248,7 @@ fn make_batch<P: Numeric, N: Size>(
             let channel = (place + lane) % frame.channels;
             let pixel = (place + lane) / frame.channels;
             let (y, x) = (pixel / frame.width, pixel % frame.width);
-            // In an image that is mirrored after the shift, column x shows the source of column w -
-            // 1 - x.
+            // In an image that is mirrored after the move, column x shows column w - 1 - x.
             let x = select(is_mirrored, comptime!(frame.width - 1) - x, x);
             let row = seen(y, down, frame.height, frame.reflects);
             let column = seen(x, right, frame.width, frame.reflects);

@@ -1,11 +1,11 @@
-//! GPU kernels of batch normalization, on matrices with a row per pixel and a column per channel.
+//! GPU kernels of batch normalization, on matrices of a row per pixel and a column per channel.
 //!
 //! Burn's own normalization with ReLU reads and writes every value about fifty times in a step.
-//! Eight times are enough: each direction is a sum over pixels and a linear function of every
-//! pixel, with few numbers per channel between them.
+//! Eight times are enough: each direction is a sum over pixels and a line through every pixel, with
+//! a few numbers per channel in between.
 //!
-//! The sums are over the differences from the first pixel's value, so that they do not cancel if
-//! the mean is large compared to the deviation.
+//! The sums are of differences from the first pixel's value: they do not cancel if a mean is large
+//! compared with its deviation.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
@@ -17,38 +17,38 @@ use super::sums::{
     Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, over_parts, write_part,
 };
 
-/// Rows of the per-channel results of forward.
+/// Rows of the numbers that forward computes for every channel.
 pub(super) mod forward {
     /// Mean of the batch.
     pub const MEAN: usize = 0;
-    /// Biased variance of the batch (divided by the number of values).
+    /// Variance of the batch, divided by the number of values.
     pub const VARIANCE: usize = 1;
     /// Factor of a value.
     pub const SCALE: usize = 2;
-    /// Summand after the factor.
+    /// Summand after that.
     pub const OFFSET: usize = 3;
-    /// Number of rows.
+    /// Their number.
     pub const ROWS: usize = 4;
 }
 
-/// Rows of the per-channel coefficients for the input's gradient.
+/// Rows of the numbers that the gradient of the input needs of every channel.
 mod backward {
     /// Factor of the deviation from the mean.
     pub const SLOPE: usize = 0;
-    /// Summand after the factor.
+    /// Summand after that.
     pub const OFFSET: usize = 1;
-    /// Number of rows.
+    /// Their number.
     pub const ROWS: usize = 2;
 }
 
-/// Vectors of one column per unit, which reduce the reads of per-channel numbers. The number is
-/// smaller if the units would not occupy all SMs, or if 32-bit indices could wrap around behind the
-/// last vector.
+/// Vectors of one column that a unit computes, so that numbers of channels are read less often.
+/// Only if the matrix still has enough units for all SMs, and if a 32-bit index cannot overflow
+/// behind the last vector.
 const VECTORS_OF_UNIT: usize = 4;
 const ENOUGH: usize = 1 << 20;
 const TOO_MANY: usize = 1 << 31;
 
-/// Assignment of a matrix's vectors to units. Each unit has some vectors of one column.
+/// How the vectors of a matrix are divided among units. Each unit has vectors of one column.
 struct Lines {
     vector: usize,
     /// Vectors of a row.
@@ -82,7 +82,7 @@ impl Lines {
     }
 }
 
-/// Sums over all pixels in backward.
+/// The sums over all pixels in backward.
 pub(super) struct GradientSums {
     /// Gradients of the parameters, \[channels\].
     pub weight: CubeTensor,
@@ -117,7 +117,7 @@ pub(super) fn moments(x: &Matrix, [weight, bias]: [CubeTensor; 2], epsilon: f32)
             x.elem(),
         );
     }
-    // SAFETY: all have a number for each channel, and `sums` has the given number of parts.
+    // SAFETY: all have a number for each channel, and `sums` has that many parts.
     unsafe {
         finish_moments::launch_unchecked(
             client,
@@ -140,8 +140,8 @@ pub(super) fn moments(x: &Matrix, [weight, bias]: [CubeTensor; 2], epsilon: f32)
     out
 }
 
-/// Returns `1 - momentum` of the `old` means and variances plus `momentum` of those in `lines`,
-/// with the variances times `unbias`.
+/// `1 - momentum` of the `old` means and variances plus `momentum` of those in `lines`, the
+/// variances times `unbias`.
 pub(super) fn running(
     lines: &CubeTensor,
     old: [CubeTensor; 2],
@@ -155,7 +155,7 @@ pub(super) fn running(
             && old_variance.columns() == channels
     );
     let (mean, variance) = (old_mean.empty_like(), old_mean.empty_like());
-    // SAFETY: every unit writes its own channel, if it exists, and all tensors have every channel.
+    // SAFETY: every unit writes at most one channel, its own, and all have every channel.
     unsafe {
         blend::launch_unchecked(
             old_mean.client(),
@@ -175,7 +175,7 @@ pub(super) fn running(
     [mean.into_tensor(), variance.into_tensor()]
 }
 
-/// Operations after a normalization, before the addition.
+/// The operations after a normalization, before the sum.
 #[derive(Clone, Debug)]
 pub(super) struct Then {
     pub relu: bool,
@@ -183,7 +183,7 @@ pub(super) struct Then {
 }
 
 impl Then {
-    /// Returns the kernel arguments of the dropout, or a placeholder without one.
+    /// The kernel arguments of dropout; placeholders without dropout.
     fn drops(&self, other: &CubeTensor) -> (BufferArg, u32, f32) {
         match &self.drops {
             Some(drops) => (arg(&drops.key), drops.below, drops.scale),
@@ -192,8 +192,7 @@ impl Then {
     }
 }
 
-/// Computes `x` times scale plus offset (rows of `lines`), then the operations of `then`, then adds
-/// `plus`.
+/// `x` times a scale plus an offset, rows of `lines`, then the operations, then `plus`.
 pub(super) fn normalise(
     x: &Matrix,
     lines: &CubeTensor,
@@ -203,8 +202,8 @@ pub(super) fn normalise(
     let (key, below, scale) = then.drops(lines);
     let out = x.empty_like();
     let division = Lines::of(x);
-    // SAFETY: every unit writes its own vectors, if they exist: their indices do not wrap around.
-    // `lines` has all channels, and `plus` is as large as `x`.
+    // SAFETY: every unit writes existing vectors of its own: their indices do not overflow. `lines`
+    // has all channels, and `plus` is as large as `x`.
     unsafe {
         line::launch_unchecked(
             x.client(),
@@ -215,7 +214,7 @@ pub(super) fn normalise(
             x.vector(),
             x.arg(),
             arg(lines),
-            // A placeholder if absent.
+            // The kernel needs an argument, even an unused one.
             plus.unwrap_or(x).arg(),
             key,
             out.arg(),
@@ -234,7 +233,7 @@ pub(super) fn normalise(
     out
 }
 
-/// Computes the gradients of weight and bias, and the coefficients for the input's gradient.
+/// The gradients of weight and bias, and the numbers for the gradient of the input.
 pub(super) fn gradient_sums(
     x: &Matrix,
     dy: &Matrix,
@@ -325,7 +324,7 @@ pub(super) fn input_gradient(
             dy.arg(),
             arg(lines),
             arg(&sums.lines),
-            // A placeholder if absent.
+            // The kernel needs an argument, even an unused one.
             plus.unwrap_or(dy).arg(),
             key,
             out.arg(),
@@ -344,7 +343,7 @@ pub(super) fn input_gradient(
     out
 }
 
-/// Differences of a column's values from its first value, and their squares.
+/// A column's differences from its first value, and their squares.
 #[derive(CubeType)]
 struct Deviations<'a, F: Float, N: Size> {
     x: &'a [Vector<F, N>],
@@ -378,7 +377,7 @@ impl<'a, F: Float, N: Size> Terms<F, N> for Deviations<'a, F, N> {
     }
 }
 
-/// Computes sums and sums of squares over some rows, of the differences from the first row.
+/// Sums of some rows' differences from the first row, and of their squares.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sum_moments<F: Float, N: Size>(
     x: &[Vector<F, N>],
@@ -443,7 +442,7 @@ fn finish_moments<F: Float, N: Size>(
         let mean = sums.first / rows;
         let zero = Vector::<f32, N>::new(0.0f32);
         let variance = sums.second / rows - mean * mean;
-        // Rounding may make it negative; NaN stays NaN.
+        // Rounding may take it below; NaN stays NaN.
         let variance = select_many(variance.less_than(&zero), zero, variance);
         let mean = mean + Vector::<f32, N>::cast_from(x[column]);
         let deviation = (variance + Vector::<f32, N>::new(epsilon)).sqrt();
@@ -455,7 +454,7 @@ fn finish_moments<F: Float, N: Size>(
     }
 }
 
-/// Reads an f32 vector as wide as those of a shorter type, which is wider than a single read.
+/// A vector of f32 as wide as the vectors of a shorter type: wider than a read.
 #[cube]
 fn wide<N: Size, P: Size>(numbers: &[Vector<f32, P>], at: usize) -> Vector<f32, N> {
     let (whole, width) = (N::value(), P::value());
@@ -472,15 +471,15 @@ fn wide<N: Size, P: Size>(numbers: &[Vector<f32, P>], at: usize) -> Vector<f32, 
     vector
 }
 
-/// Computation on one vector: of a value, or of a value and a gradient, and of the addend to the
-/// result.
+/// A function of a value, or of a value and a gradient, and of the addend of the result, at a
+/// vector of memory.
 #[cube]
 trait Line<F: Float, N: Size> {
     fn of(&self, read: &Two<F, N>, plus: Vector<F, N>, at: usize) -> Vector<F, N>;
 }
 
-/// Computes the vectors of a unit. Reads those of all rows before it writes the first, because a
-/// unit waits for memory longer than it computes.
+/// Computes the vectors of a unit. All rows are read before the first is written, because a unit
+/// waits for memory longer than it computes.
 #[cube]
 fn compute<F: Float, N: Size, L: Line<F, N> + CubeType>(
     line: &L,
@@ -533,7 +532,7 @@ impl<F: Float, N: Size> Line<F, N> for Normalised<N> {
     fn of(&self, read: &Two<F, N>, plus: Vector<F, N>, at: usize) -> Vector<F, N> {
         let mut value = Vector::<f32, N>::cast_from(read.first) * self.scale + self.offset;
         if comptime!(self.relu) {
-            // NaN stays NaN, because the overflow of a scaled loss must be detected.
+            // NaN stays NaN: a scaled loss must be seen to overflow.
             let zero = Vector::<f32, N>::new(0.0f32);
             value = select_many(value.less_than(&zero), zero, value);
         }

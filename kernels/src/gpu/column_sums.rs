@@ -1,4 +1,4 @@
-//! Column sums of a matrix, such as the gradient of a bias. They are in f32, and their order
+//! Sums of a matrix's columns, for example the gradient of a bias: in f32, and in an order that
 //! depends on the shape alone.
 
 use burn_cubecl::tensor::CubeTensor;
@@ -9,7 +9,7 @@ use super::sums::{
     Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, first_over_parts, write_part,
 };
 
-/// Partial column sums, one for each part of the rows.
+/// The sums of parts of the rows, before they are added up.
 #[derive(Clone, Debug)]
 pub(super) struct ColumnSums {
     pub sums: CubeTensor,
@@ -21,7 +21,7 @@ pub(super) struct ColumnSums {
 }
 
 impl ColumnSums {
-    /// Computes the partial sums of a matrix with at least one row and column.
+    /// The sums of a matrix with at least one row and column.
     pub fn of(matrix: &Matrix) -> Self {
         let division = Division::new(matrix.rows(), matrix.row_vectors());
         let sums = matrix.numbers([division.parts, 2, matrix.columns()]);
@@ -72,7 +72,7 @@ impl ColumnSums {
     }
 }
 
-/// A column's values. The second sum is unused.
+/// A column's values. They have no second sum.
 #[derive(CubeType)]
 struct Values<'a, F: Float, N: Size> {
     matrix: &'a [Vector<F, N>],
@@ -136,8 +136,7 @@ fn add_parts_of_columns<N: Size>(
     add_columns::<N>(sums, out, CUBE_POS, parts, columns);
 }
 
-/// Adds the parts of the columns that belong to one of the summing cubes. Every unit of the cube
-/// must call this.
+/// Adds up the parts of the columns of one cube. Every unit of the cube must come here.
 #[cube]
 pub(super) fn add_columns<N: Size>(
     sums: &[Vector<f32, N>],

@@ -1,4 +1,4 @@
-//! Mean cross-entropy of softmax against classes in three kernels; Burn's operations need about
+//! Mean cross-entropy of softmax against classes, in three kernels. Burn's operations take about
 //! thirty.
 
 use std::sync::{Arc, OnceLock};
@@ -13,19 +13,16 @@ use super::operation::{Given, Operation, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::{UNITS, cube, over_lanes};
 
-/// Computes the mean cross-entropy with label smoothing, on a device for which [`super::is_gpu`] is
-/// true.
-///
-/// It is the mean over rows of `-log softmax(logits)` at the class in `classes`, where a share
-/// `smoothing` (0 to 1) is spread evenly over all classes. With `other`, each row has two classes:
-/// the one in `classes` with the weight in `other`, and the one in `other` with the rest.
+/// The mean over rows of `-log softmax(logits)` at the class in `classes`. A share `smoothing` (0
+/// to 1) of the target is spread evenly over all classes. With `other`, each row has two classes:
+/// the one in `classes` has the weight in `other`, the one in `other` has the rest.
 ///
 /// `logits` is \[rows, classes\] of any float type, all else \[rows\]; the result has one element,
-/// in f32, in which it is computed. A class that does not exist has no logit and no gradient.
+/// in f32, the type of the computation. For a device that [`super::is_gpu`]. A class that does not
+/// exist has no logit and no gradient.
 ///
 /// # Panics
-///
-/// Panics without a logit, or unless each row has one class, and one of `other`.
+/// Without a logit, or if `classes` or `other` does not have one entry per row.
 pub fn cross_entropy(
     logits: Tensor<2>,
     classes: Tensor<1, Int>,
@@ -50,7 +47,7 @@ pub fn cross_entropy(
     let operation = CrossEntropy {
         targets: Targets {
             has_other: other.is_some(),
-            // A placeholder if absent.
+            // The kernel needs an argument, even an unused one.
             other: other.unwrap_or_else(|| [classes.clone(), classes.clone()]),
             classes,
             smoothing: smoothing as f32,
@@ -60,7 +57,7 @@ pub fn cross_entropy(
     apply(Arc::new(operation), logits)
 }
 
-/// Targets of the rows.
+/// The targets of rows.
 #[derive(Debug)]
 struct Targets {
     classes: CubeTensor,
@@ -159,14 +156,14 @@ impl Operation<1> for CrossEntropy {
     }
 }
 
-/// Target of a row.
+/// The target of a row.
 #[derive(CubeType)]
 struct Target {
     class: u32,
     weight: f32,
     other: u32,
     weight_of_other: f32,
-    /// Probability of every class through smoothing.
+    /// The even share of every class.
     evenly: f32,
 }
 
@@ -256,7 +253,7 @@ fn lose_rows<F: Float, N: Size>(
     if row < rows && place == 0 {
         let logarithm = sum.ln();
         losses[row] = logarithm - hit;
-        // Not their sum, which would round both to the precision of the larger.
+        // Not their sum: it would round both to the precision of the larger.
         logarithms[2 * row] = most;
         logarithms[2 * row + 1] = logarithm;
     }

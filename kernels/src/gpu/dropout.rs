@@ -1,9 +1,9 @@
-//! Dropout that redraws its mask in backward instead of keeping it (Srivastava et al. 2014,
+//! Dropout that does not keep its mask, but draws it again in backward (Srivastava et al. 2014,
 //! <https://jmlr.org/papers/v15/srivastava14a.html>).
 //!
-//! Philox4x32-10 (Salmon et al. 2011, <https://doi.org/10.1145/2063384.2063405>) computes the mask
-//! from a value's place in memory and a key. The device's generator draws the key, which stays on
-//! the device, so that the host does not wait for it.
+//! Philox4x32-10 decides about a value from its place in memory and a key (Salmon et al. 2011,
+//! <https://doi.org/10.1145/2063384.2063405>). The device's generator draws the key. It stays on
+//! the device, so that nobody waits for it.
 
 use std::sync::Arc;
 
@@ -29,21 +29,21 @@ pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
 /// Numbers of a key.
 const KEY: usize = 2;
 
-/// Numbers per counter, of 16 bits each, because drawing is most of the work.
+/// Numbers that are drawn with one counter, of 16 bits each, because drawing is most of the work.
 const DRAWN: usize = 8;
 
-/// Philox's multipliers, and its increments of the key between rounds.
+/// Philox's multipliers and its increments of the key per round.
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: u32 = 10;
 
-/// Parameters of a tensor's dropout.
+/// The dropout of a tensor.
 #[derive(Clone, Debug)]
 pub(super) struct Drops {
     pub key: CubeTensor,
-    /// Draws below this, of 2¹⁶, are dropped.
+    /// All numbers below it are dropped, of 2¹⁶.
     pub below: u32,
-    /// Factor of the remaining numbers.
+    /// Factor of the others.
     pub scale: f32,
 }
 
@@ -52,7 +52,7 @@ impl Drops {
     pub fn draw(rate: f64, device: &Device) -> Self {
         let key = Tensor::<1>::random([KEY], Distribution::Uniform(0.0, 1.0), device);
         let all = f64::from(1u32 << 16);
-        // At least one value remains.
+        // Never all values.
         let below = (rate * all).round().min(all - 1.0);
         Self {
             key: primitive(key),
@@ -65,7 +65,7 @@ impl Drops {
         let values = Matrix::of_values(values);
         let (vector, out) = (values.wide_vector(), values.empty_like());
         let vectors = values.rows() * values.columns() / vector;
-        // SAFETY: every unit writes its own vector, if it exists; the key has both numbers.
+        // SAFETY: every unit writes at most one vector, its own; the key has both numbers.
         unsafe {
             drop_some::launch_unchecked(
                 values.client(),
@@ -108,8 +108,7 @@ pub(super) struct Mask {
 
 #[cube]
 impl Mask {
-    /// Creates the mask from a key and the rest of [`Drops`]; all arguments are unused if nothing
-    /// is dropped.
+    /// The mask of a key and the rest of [`Drops`]; it keeps everything if nothing is dropped.
     pub fn new(
         key: &[Vector<f32, Const<1>>],
         below: u32,
@@ -129,11 +128,11 @@ impl Mask {
         }
     }
 
-    /// Applies the mask to vector number `vector` in memory.
+    /// Applies dropout to the vector of this number in memory.
     pub fn of<N: Size>(&self, values: Vector<f32, N>, vector: usize) -> Vector<f32, N> {
         if comptime!(self.drops) {
             let width = N::value();
-            // Eight values share a counter, for any vector length.
+            // Eight values share a counter, whatever the width of a vector.
             let place = vector * width;
             let four = philox((place / DRAWN) as u32, self.key[0], self.key[1]);
             let mut left = Vector::<f32, N>::empty();

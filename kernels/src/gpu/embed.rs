@@ -1,6 +1,6 @@
-//! The embedding of a vision transformer: a class token before the patches, and a position added to
-//! each. In Burn's gradient of parameters shared by all images, one unit sums a number over all of
-//! them. The class token's gradient equals that of the first position.
+//! The beginning of a vision transformer: a class token before the patches, and a position added to
+//! each. In Burn, the gradient of a parameter that all images share has one unit add up a number of
+//! all of them. The class token has the gradient of the first position.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Operation<3> for Embed {
         let out = patches.empty([images, 1 + count, features]);
         let vectors = out.rows() * out.row_vectors();
         // SAFETY: a unit that has a vector of `out` writes it, and reads the position of its token,
-        // which all have, and the token or the patch that it has found to exist.
+        // which all have, and an existing token or patch.
         unsafe {
             put_tokens::launch_unchecked(
                 out.client(),

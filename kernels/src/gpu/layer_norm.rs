@@ -10,14 +10,12 @@ use super::matrix::Matrix;
 use super::operation::{Given, Operation, apply_with};
 use super::tokens;
 
-/// Normalises each row of `x`, \[…, features\], by its own mean and variance.
-///
-/// `weight` and `bias` are \[features\]. Sums and the kept state are in `f32` for any type of `x`.
-/// Requires a device for which [`super::is_gpu`] is true, and at least one value.
+/// Normalizes each row of `x`, \[…, features\], by its own mean and variance; `weight` and `bias`
+/// are \[features\]. Sums are in `f32` whatever the type of `x`, and so are the kept moments.
+/// For a device that [`super::is_gpu`], and at least one value.
 ///
 /// # Panics
-///
-/// Panics if the shapes do not match, as Burn's own operations do.
+/// When the shapes do not fit together, as Burn's own operations do.
 pub fn layer_norm<const D: usize>(
     x: Tensor<D>,
     [weight, bias]: [Tensor<1>; 2],
@@ -45,7 +43,7 @@ struct LayerNorm {
     kept: OnceLock<Kept>,
 }
 
-/// State for backward.
+/// The tensors that backward needs.
 #[derive(Debug)]
 struct Kept {
     weight: CubeTensor,

@@ -1,5 +1,5 @@
-//! Matrices in GPU memory, with a row per pixel or token and a column per channel or feature. The
-//! normalizations work on them.
+//! Matrices in the memory of a GPU, for normalizations: a row per pixel or token and a column per
+//! channel or feature.
 
 use burn::backend::Cube;
 use burn::backend::cubecl::dtype_to_storage_type;
@@ -9,7 +9,7 @@ use burn_cubecl::ops::{permute_nchw_to_nhwc, permute_nhwc_to_nchw};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-/// Largest vector length, which is the number of f32 values that are read at once.
+/// Maximum numbers of a vector: as many as are read at once in f32.
 const VECTOR: usize = 4;
 
 /// A tensor \[…, columns\] whose rows are adjacent in memory.
@@ -19,26 +19,26 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// Creates a matrix whose columns are the last dimension of `tensor`.
+    /// The last dimension of `tensor` is the columns.
     pub fn new(tensor: CubeTensor) -> Self {
         Self {
             tensor: into_contiguous(tensor),
         }
     }
 
-    /// Creates a matrix of images \[batch, channels, height, width\], with a row per pixel. It
-    /// needs no copy if the images are channels-last, like every convolution's result.
+    /// Images \[batch, channels, height, width\], with a row per pixel. No copy if their channels
+    /// are already last, as in the result of every convolution.
     pub fn of_images(images: CubeTensor) -> Self {
         Self::new(permute_nchw_to_nhwc(images))
     }
 
-    /// Converts to images \[batch, channels, height, width\] without a copy.
+    /// As images \[batch, channels, height, width\], without a copy.
     pub fn into_images(self) -> CubeTensor {
         permute_nhwc_to_nchw(self.tensor)
     }
 
-    /// Creates a matrix for an element-wise operation; for images \[batch, channels, height,
-    /// width\] like [`Self::of_images`].
+    /// Values for element-wise operations: images \[batch, channels, height, width\] as in
+    /// [`Self::of_images`].
     pub fn of_values(values: CubeTensor) -> Self {
         match values.meta.shape().num_dims() {
             4 => Self::of_images(values),
@@ -46,7 +46,7 @@ impl Matrix {
         }
     }
 
-    /// Restores the order of dimensions given to [`Self::of_values`].
+    /// In the order of dimensions of the argument of [`Self::of_values`].
     pub fn into_values(self) -> CubeTensor {
         match self.tensor.meta.shape().num_dims() {
             4 => self.into_images(),
@@ -54,12 +54,12 @@ impl Matrix {
         }
     }
 
-    /// Returns the tensor in its original form.
+    /// As the original tensor.
     pub fn into_tensor(self) -> CubeTensor {
         self.tensor
     }
 
-    /// Allocates a matrix of the same shape and type.
+    /// A matrix for results, with the same size and type.
     pub fn empty_like(&self) -> Self {
         let shape = self.tensor.meta.shape().clone();
         Self {
@@ -88,34 +88,33 @@ impl Matrix {
         self.tensor.meta.shape().num_elements() / self.columns().max(1)
     }
 
-    /// Returns the vector length; a row consists of whole vectors.
+    /// Numbers of a vector; a row consists of whole vectors.
     pub fn vector(&self) -> usize {
         let columns = self.columns();
         self.widest(|size| size <= VECTOR && columns.is_multiple_of(size))
     }
 
-    /// Returns the vector length if numbers of other types are read separately: as many as are read
-    /// at once in its own type.
+    /// The same if numbers of other types are read separately: as many as are read at once in its
+    /// own type.
     pub fn wide_vector(&self) -> usize {
         let columns = self.columns();
         self.widest(|size| columns.is_multiple_of(size))
     }
 
-    /// Returns the vector length if rows do not matter: as many as are read at once in its own
-    /// type.
+    /// Numbers of a vector if rows do not matter: as many as are read at once in its own type.
     pub fn flat_vector(&self) -> usize {
         let count = self.tensor.meta.shape().num_elements();
         self.widest(|size| count.is_multiple_of(size))
     }
 
-    /// Returns the largest vector length that fits, of those that the device reads at once.
+    /// Numbers of the largest vector that fits, among the sizes that the device reads at once.
     fn widest(&self, fits: impl Fn(usize) -> bool) -> usize {
         let bytes = self.tensor.dtype.size();
         let sizes = self.client().io_optimized_vector_sizes(bytes);
         sizes.filter(|size| fits(*size)).max().unwrap_or(1)
     }
 
-    /// Returns the number of these vectors.
+    /// Number of these vectors.
     pub fn flat_vectors(&self) -> usize {
         self.tensor.meta.shape().num_elements() / self.flat_vector()
     }
@@ -129,7 +128,7 @@ impl Matrix {
         &self.tensor.client
     }
 
-    /// Returns the kernel argument.
+    /// The kernel argument.
     pub fn arg(&self) -> BufferArg {
         self.tensor.clone().into_buffer_arg()
     }
@@ -143,17 +142,16 @@ impl Matrix {
         dtype_to_storage_type(self.tensor.dtype)
     }
 
-    /// Returns the width of its indices.
+    /// The width of its indices.
     pub fn address(&self) -> AddressType {
         self.tensor.required_address_type()
     }
 }
 
-/// Returns the primitive that kernels are launched on.
+/// The primitive of a tensor, to launch kernels on.
 ///
 /// # Panics
-///
-/// Panics if the tensor is not on a GPU, or has autodiff.
+/// If the tensor is not on a GPU, or has autodiff.
 pub(super) fn primitive<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
     let tensor = tensor.try_into_primitive::<Cube>();
     tensor.expect("a tensor on a GPU, without autodiff")
@@ -169,11 +167,10 @@ pub(super) fn primitive_int<const D: usize>(tensor: Tensor<D, Int>) -> CubeTenso
     tensor.expect("a tensor on a GPU, without autodiff")
 }
 
-/// Returns flat numbers in memory that may be changed because nobody else owns it.
+/// Flat numbers in memory without another owner.
 ///
 /// # Panics
-///
-/// Panics in the same cases as [`primitive`].
+/// As [`primitive`].
 pub(super) fn changeable(tensor: Tensor<1>) -> Matrix {
     let tensor = into_contiguous(primitive(tensor));
     Matrix::new(match tensor.can_mut() {
@@ -189,13 +186,13 @@ pub(super) fn memory(like: &CubeTensor, shape: Shape, dtype: DType) -> CubeTenso
     CubeTensor::new_contiguous(client, like.device.clone(), shape, handle, dtype)
 }
 
-/// Returns the width of the indices of all tensors.
+/// The width of the indices of all of them.
 pub(super) fn address(tensors: &[&CubeTensor]) -> AddressType {
     let types = tensors.iter().map(|tensor| tensor.required_address_type());
     types.max().unwrap_or_default()
 }
 
-/// Returns the kernel argument.
+/// The kernel argument of a tensor.
 pub(super) fn arg(tensor: &CubeTensor) -> BufferArg {
     tensor.clone().into_buffer_arg()
 }

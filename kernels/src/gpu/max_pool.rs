@@ -1,6 +1,6 @@
-//! Maximum of a sliding window. Burn's kernel for the gradient allocates images whose rows of
-//! channels are padded to 512 bytes, which the next convolution has to copy, and keeps an index for
-//! every number of the result.
+//! Maximum of a sliding window. Burn's gradient kernel allocates images whose rows of channels are
+//! padded to 512 bytes, which the next convolution must copy. It also keeps an index for every
+//! number of the result.
 
 use std::sync::Arc;
 
@@ -14,19 +14,18 @@ use super::operation::{Given, Operation, apply};
 use super::sums::cube;
 use crate::gpu::PoolOptions;
 
-/// Computes the maximum of each window; the gradient goes to the first pixel that has it, as in
-/// PyTorch's `max_pool2d`.
+/// The maximum of each window, with the gradient for the first pixel that has it, as in PyTorch's
+/// `max_pool2d`. `None` if a window may see no pixel.
 ///
-/// Returns `None` if a window may see no pixel. `x` and the result are \[batch, channels, height,
-/// width\]. The result lies channels-last in memory; `x` is fastest in the same layout. Requires a
-/// device for which [`super::is_gpu`] is true.
+/// `x` and the result are \[batch, channels, height, width\]. In memory the result's channels come
+/// last; this is also the best layout for `x`. For a device that [`super::is_gpu`].
 pub fn max_pool2d(x: Tensor<4>, options: PoolOptions) -> Option<Tensor<4>> {
     let [batch, channels, height, width] = x.dims();
     let pool = Pool::new([height, width], options)?;
     (batch * channels > 0).then(|| apply(Arc::new(pool), x))
 }
 
-/// Sizes of the pooling.
+/// Sizes of the source and the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Pool {
     source: [usize; 2],
@@ -37,7 +36,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Returns `None` unless each window sees a pixel.
+    /// `None` if a window sees no pixel.
     fn new(source: [usize; 2], options: PoolOptions) -> Option<Self> {
         let PoolOptions {
             window,
@@ -121,14 +120,14 @@ impl Operation<1> for Pool {
     }
 }
 
-/// A range of places or steps; the end is exclusive.
+/// The first of some places or steps, and the end.
 #[derive(CubeType)]
 struct Seen {
     start: usize,
     end: usize,
 }
 
-/// Returns the places that the window of a step sees along one axis.
+/// The places that the window of a step sees, in one direction.
 #[cube]
 fn seen(step: usize, #[comptime] pool: Pool, #[comptime] d: usize) -> Seen {
     let (window, padding) = comptime!((pool.window[d], pool.padding[d]));

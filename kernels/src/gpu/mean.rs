@@ -1,6 +1,6 @@
-//! Mean over pixels. With Burn's operations, a mean over a part of an image takes a copy of this
-//! part, one in f32, two sums, and as much again for the gradient, which is then channels-first in
-//! memory.
+//! Mean over pixels. With Burn's operations, the mean over a part of an image is a copy of the
+//! part, a copy in f32 and two sums. The gradient costs as much again, and then has its channels
+//! first.
 
 use std::sync::Arc;
 
@@ -13,12 +13,11 @@ use super::matrix::Matrix;
 use super::operation::{Given, Operation, apply};
 use super::sums::cube;
 
-/// Averages over the first `height` rows and `width` columns, of which there is at least one.
+/// The mean over the first `height` rows and `width` columns, at least one each: \[batch,
+/// channels\], in the type of `x`; summed in f32. `None` if `x` has fewer.
 ///
-/// `x` is \[batch, channels, height, width\], the result \[batch, channels\] in the type of `x`,
-/// summed in f32. Returns `None` if `x` has fewer rows or columns. `x` is fastest channels-last in
-/// memory, and its gradient has this layout. Requires a device for which [`super::is_gpu`] is true,
-/// and at least one value.
+/// `x` is \[batch, channels, height, width\], best with its channels last in memory, as is its
+/// gradient. For a device that [`super::is_gpu`], and at least one value.
 pub fn mean_of_pixels(x: Tensor<4>, [height, width]: [usize; 2]) -> Option<Tensor<2>> {
     let [_, _, rows, columns] = x.dims();
     let mean = Mean {
@@ -29,7 +28,7 @@ pub fn mean_of_pixels(x: Tensor<4>, [height, width]: [usize; 2]) -> Option<Tenso
     is_inside.then(|| apply(Arc::new(mean), x))
 }
 
-/// The averaged region and the size of the images, in height and width.
+/// Height and width of the images and of the averaged part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Mean {
     source: [usize; 2],

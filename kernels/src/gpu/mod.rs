@@ -1,8 +1,8 @@
-//! Kernels for GPUs, for operations that Burn computes in many kernels. Layers are nodes of Burn's
-//! graph with their own backward pass; optimizer steps and norms are outside of it.
+//! GPU kernels for operations that Burn computes in many kernels. Layers are nodes of Burn's graph
+//! with their own backward pass; optimizer steps and norms are outside of it.
 //!
 //! Tensors are Burn's, of any float type that the device has. A program without the feature `wgpu`
-//! or `cuda` has none of these kernels: no device is a GPU there.
+//! or `cuda` has no kernels: no device is a GPU.
 
 mod options;
 
@@ -18,6 +18,6 @@ pub use absent::*;
 pub use cube::*;
 pub use options::{ConvOptions, ImageFacts, PoolOptions, Sample, ThenNorm};
 
-/// True if tile sizes are measured for every shape.
+/// Whether tile sizes are tuned for every shape.
 #[cfg(feature = "gpu")]
 const TUNES: bool = cfg!(feature = "tune");

@@ -1,5 +1,5 @@
-//! Several tensors in one kernel, called multi-tensor apply in Apex. Most parameters of a model are
-//! so small that a separate kernel for each keeps the CPU busy and the GPU idle.
+//! Several tensors in one kernel, like Apex's multi-tensor apply. Most parameters of a model are so
+//! small that a kernel for each of them keeps the CPU busy and the GPU idle.
 
 use std::ops::Range;
 
@@ -10,29 +10,28 @@ use cubecl::prelude::*;
 use super::matrix::Matrix;
 use super::sums::{UNITS, cube};
 
-/// Largest number of tensors per kernel, because its code repeats for every tensor that it writes
-/// to.
+/// Maximum tensors of a kernel: its code is repeated for every tensor that it writes.
 const TENSORS: usize = 24;
 
 /// Bindings reserved for the other arguments of a kernel.
 const OTHERS: usize = 3;
 
-/// Largest total length of the first tensors of a kernel's sets; indices have room for more.
+/// Maximum numbers of the first tensors of all sets of a kernel: indices have room for more.
 const NUMBERS: usize = 1 << 30;
 
-/// The work of one kernel: sets of `N` tensors of equal length, such as a parameter and its
-/// gradient.
+/// The work of one kernel: sets of `N` tensors of the same length that belong together, such as a
+/// parameter and its gradient.
 pub(super) struct Batch<'a, const N: usize> {
     all: &'a [[Matrix; N]],
-    /// Its sets among `all`.
+    /// Its own sets among `all`.
     pub sets: Vec<usize>,
     /// Vector length.
     pub vector: usize,
-    /// Width of the indices.
+    /// The width of indices.
     pub address: AddressType,
 }
 
-/// Groups all non-empty `sets` into batches with the same vector length.
+/// All `sets` that have numbers, in batches with the same vector size.
 pub(super) fn batches<const N: usize>(
     sets: &[[Matrix; N]],
     vector: impl Fn(usize) -> usize,
@@ -98,7 +97,7 @@ impl<const N: usize> Batch<'_, N> {
         self.tensors(0).map(Matrix::columns)
     }
 
-    /// Returns the units for each set, one per vector. Every set begins with a new cube.
+    /// The units of each set, one per vector. Every set begins with a cube of its own.
     pub fn units(&self) -> Vec<Range<usize>> {
         let mut end: usize = 0;
         let range = |length| {
@@ -116,7 +115,7 @@ impl<const N: usize> Batch<'_, N> {
     }
 }
 
-/// The range of units that belong to a set.
+/// The place of the vector of a unit.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Place {
     begin: usize,
@@ -130,13 +129,13 @@ impl Place {
         unit >= self.begin && unit < self.end
     }
 
-    /// Returns the vector of a unit.
+    /// Its number.
     pub fn vector(&self, unit: usize) -> usize {
         unit - self.begin
     }
 }
 
-/// Converts [`Batch::units`] to a kernel argument.
+/// The kernel argument for [`Batch::units`].
 pub(super) fn places(units: &[Range<usize>]) -> SequenceArg<Place> {
     let place = |units: &Range<usize>| PlaceLaunch::new(units.start, units.end);
     units.iter().map(place).collect()

@@ -1,4 +1,4 @@
-//! Options of GPU operations. These types exist with and without the operations.
+//! Options of GPU operations. These types exist whether or not the program has the operations.
 
 use burn::tensor::{Int, Tensor};
 
@@ -18,7 +18,7 @@ pub struct PoolOptions {
     pub window: [usize; 2],
     /// Vertical and horizontal stride of the window.
     pub stride: [usize; 2],
-    /// Empty places above and below, and to the left and right of the image.
+    /// Padding above and below, and on the left and on the right.
     pub padding: [usize; 2],
 }
 
@@ -27,34 +27,35 @@ pub struct PoolOptions {
 pub struct ThenNorm {
     /// Applies ReLU.
     pub relu: bool,
-    /// Probability of dropout after that, as in [`crate::ops::dropout()`]; below 1.
+    /// Dropout after that, of each value with this probability, as in [`crate::ops::dropout()`];
+    /// below 1.
     pub drop: f64,
-    /// Added after that; has the same shape and type.
+    /// Added after that; of the same shape and type.
     pub plus: Option<Tensor<4>>,
 }
 
-/// Facts about [`StoredImages`](super::StoredImages) beside their pixels.
+/// Properties of [`StoredImages`](super::StoredImages) besides their pixels.
 #[derive(Clone, Debug)]
 pub struct ImageFacts<'a> {
-    /// Class of each image.
+    /// Label of each image.
     pub labels: Tensor<1, Int>,
     /// Scale and offset of each channel: a byte becomes `byte * scale + offset`.
     pub lines: &'a [(f32, f32)],
     /// Rows and columns.
     pub size: [usize; 2],
-    /// Fills the border of a shifted image by reflection at its edges; otherwise with zeros, which
-    /// are normalised like all bytes.
+    /// Whether a moved image continues mirrored at its outermost pixels. Otherwise zeros come in,
+    /// which are normalized like all bytes.
     pub reflects: bool,
 }
 
 /// An image of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// Index among the stored images.
+    /// Index among the stored ones.
     pub index: usize,
-    /// Rows by which it is shifted down.
+    /// Rows by which it is moved down.
     pub down: i32,
-    /// Columns by which it is shifted to the right.
+    /// Columns by which it is moved to the right.
     pub right: i32,
     /// Mirrors it left to right after the shift.
     pub mirrored: bool,

@@ -1,5 +1,5 @@
-//! Asynchronous reads from a GPU. A read is queued after the work so far and awaited later, so that
-//! the GPU can continue with other work. Burn's own reads only begin when they are awaited, after
+//! Reads numbers from a GPU asynchronously. The copy is queued at once, and the caller waits later,
+//! so that the GPU has other work meanwhile. Burn starts a reading only when it is awaited, behind
 //! that other work.
 
 use std::fmt;
@@ -15,7 +15,7 @@ use super::matrix::primitive;
 
 type Copy = Pin<Box<dyn Future<Output = Result<Vec<f32>, String>> + Send>>;
 
-/// Numbers that [`start_reading`] has begun to read.
+/// A reading that [`start_reading`] has begun.
 pub struct Reading {
     copies: Vec<Copy>,
 }
@@ -27,11 +27,10 @@ impl fmt::Debug for Reading {
 }
 
 impl Reading {
-    /// Waits for the numbers of all tensors, concatenated in order.
+    /// Waits for the numbers of all tensors, one tensor after the other.
     ///
     /// # Errors
-    ///
-    /// Returns the device's error if the work before the copy failed.
+    /// The device's message, if something failed on it before the copy.
     pub fn wait(self) -> Result<Vec<f32>, String> {
         let mut numbers = Vec::new();
         for copy in self.copies {
@@ -41,11 +40,11 @@ impl Reading {
     }
 }
 
-/// Begins to copy the numbers of all `tensors`, as f32, to host memory.
+/// Begins to copy the numbers of all `tensors`, as f32, to host memory. For a device that
+/// [`super::is_gpu`].
 ///
 /// # Panics
-///
-/// Panics if [`super::is_gpu`] is false for a tensor's device, or if a tensor has autodiff.
+/// If a tensor is not on a device that [`super::is_gpu`], or has autodiff.
 pub fn start_reading(tensors: impl IntoIterator<Item = Tensor<1>>) -> Reading {
     Reading {
         copies: tensors.into_iter().map(copy).collect(),
@@ -75,7 +74,7 @@ fn copy(tensor: Tensor<1>) -> Copy {
     copy
 }
 
-/// Yields to the executor once.
+/// Is pending at the first poll, then ready.
 fn yield_once() -> impl Future<Output = ()> {
     let mut polls = 0;
     poll_fn(move |_| {

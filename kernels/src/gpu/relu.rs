@@ -1,5 +1,5 @@
-//! ReLU, alone or of a sum. Burn's own ReLU compares and fills in two kernels each way, with a mask
-//! in memory, one number at a time if the layout is channels-last; here the result is the mask.
+//! ReLU, alone or of a sum. Burn compares and fills in two kernels each way, with a mask in memory,
+//! and one number at a time if channels are last. Here the result is the mask.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,19 +12,16 @@ use super::matrix::Matrix;
 use super::operation::{Given, Operation, apply, apply_to_both};
 use super::sums::cube;
 
-/// Sets numbers below zero to zero; NaN stays NaN.
-///
-/// The gradient passes where the result is above zero. Requires a device for which
-/// [`super::is_gpu`] is true, and at least one value.
+/// Replaces negative values by zero; NaN stays NaN. The gradient is that of the result if the
+/// result is above zero. For a device that [`super::is_gpu`], and at least one value.
 pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     apply(Arc::new(Rectify::default()), x)
 }
 
-/// Computes [`relu`] of `x + y`, which have the same shape and type.
+/// [`relu`] of `x + y`, which are of the same shape and type.
 ///
 /// # Panics
-///
-/// Panics if they do not, as Burn's own operations do.
+/// If they are not, as Burn's own operations do.
 pub fn add_relu<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
     let fits = x.dims() == y.dims() && x.dtype() == y.dtype();
     assert!(
@@ -166,7 +163,7 @@ fn rectify_sum<F: Float, N: Size>(
     }
 }
 
-/// Writes `dy` where the result is above zero or NaN, and zero elsewhere.
+/// `dy` if the result is above zero or NaN, else zero.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn where_above_zero<F: Float, N: Size>(
     result: &[Vector<F, N>],

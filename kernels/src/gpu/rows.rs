@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 use super::matrix::Matrix;
 use super::sums::UNITS;
 
-/// Largest number of units that share a row: those of a plane of most devices.
+/// Maximum units that share a row: a plane of most devices.
 const ROW_UNITS: usize = 32;
 
 /// Returns the number of units that share a row.
@@ -13,7 +13,7 @@ pub(super) fn width(x: &Matrix) -> usize {
     x.row_vectors().next_power_of_two().min(ROW_UNITS)
 }
 
-/// Returns the cubes for all rows, in a grid within every device's limits.
+/// The cubes for all rows, in a grid within the limits of every device.
 pub(super) fn cubes(x: &Matrix) -> CubeCount {
     let cubes = x.rows().div_ceil(UNITS / width(x));
     let side = cubes.min(1 << 15);
@@ -27,7 +27,7 @@ pub(super) fn row_of_unit(#[comptime] width: usize) -> usize {
     cube * comptime!(UNITS / width) + UNIT_POS as usize / width
 }
 
-/// Returns the sum over a row of its units' vectors.
+/// The sum over a row of its units' vectors.
 #[cube]
 pub(super) fn row_sum<N: Size>(vector: Vector<f32, N>, #[comptime] width: usize) -> f32 {
     let mut sum = vector.extract(0usize);
@@ -38,8 +38,8 @@ pub(super) fn row_sum<N: Size>(vector: Vector<f32, N>, #[comptime] width: usize)
     over_units(sum, width, false)
 }
 
-/// Returns the largest number of a row of `x`; any value after the last row. Every unit of the cube
-/// must call this.
+/// The largest number of a row of `x`; arbitrary behind the last row. Every unit of the cube must
+/// come here.
 #[cube]
 pub(super) fn row_largest<F: Float, N: Size>(
     x: &[Vector<F, N>],
@@ -66,8 +66,8 @@ pub(super) fn row_largest<F: Float, N: Size>(
     over_units(most, width, true)
 }
 
-/// Returns the sum or the largest of the numbers of this row's units. Every unit of the cube must
-/// call this.
+/// The sum, or else the maximum, of the values of the units of this unit's row. Every unit of the
+/// cube must come here.
 #[cube]
 fn over_units(number: f32, #[comptime] width: usize, #[comptime] most: bool) -> f32 {
     let unit = UNIT_POS as usize;

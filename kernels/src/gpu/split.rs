@@ -1,10 +1,9 @@
-//! Products of f32 numbers on tensor cores. Each number is split into the sum of two in bf16: the
-//! first is the number rounded, the second the remainder, rounded. Of the four products of two such
-//! sums the three large ones are computed, so that 16 bits of a number count; f32 has 24, bf16 8
-//! and TF32 11.
+//! Numbers in f32 as the sum of two bf16 numbers, for tensor cores. The first is the number
+//! rounded, the second the remainder rounded. A product uses the three largest of the four partial
+//! products. So 16 bits of the mantissa count; f32 has 24, bf16 8 and TF32 11.
 //!
-//! Henry, Tang and Heinecke 2019, <https://arxiv.org/abs/1904.06376>; JAX's `BF16_BF16_F32_X3`, and
-//! one of the two modes of PyTorch's `float32_matmul_precision` "high". Infinity becomes NaN, which
+//! Henry, Tang and Heinecke 2019, <https://arxiv.org/abs/1904.06376>; JAX's `BF16_BF16_F32_X3`; one
+//! of the two choices of PyTorch for `float32_matmul_precision` "high". Infinity becomes NaN, which
 //! is not finite either.
 
 use burn::backend::cubecl::dtype_to_storage_type;
@@ -17,10 +16,10 @@ use super::matrix::{address, arg, memory};
 use super::sums::cube;
 use super::tensor_cores::VECTOR;
 
-/// Halves per number.
+/// Halves of a number.
 pub(super) const HALVES: u32 = 2;
 
-/// Products that replace one.
+/// Partial products of a product.
 pub(super) const TERMS: u32 = 3;
 
 /// Numbers in f32 that are read at once.
@@ -29,8 +28,8 @@ const AT_ONCE: usize = 4;
 /// The type of the halves.
 pub(super) const HALF: DType = DType::BF16;
 
-/// Returns the offsets of a term's halves in the first and in the second factor; the second halves
-/// lie `further` on.
+/// The offsets of the halves that a term multiplies, of the first factor and of the second; the
+/// second half begins `further` on.
 #[cube]
 pub(super) fn halves_of(term: u32, #[comptime] further: u32) -> (u32, u32) {
     (
@@ -39,8 +38,8 @@ pub(super) fn halves_of(term: u32, #[comptime] further: u32) -> (u32, u32) {
     )
 }
 
-/// Splits a contiguous tensor \[…, channels\] in f32, whose channels are whole vectors, into one of
-/// twice as many channels: first all first halves, then all second halves.
+/// Turns a tensor \[…, channels\] in f32, contiguous and of whole vectors, into one with twice the
+/// channels: the first halves of all, then the second.
 pub(super) fn split(tensor: &CubeTensor) -> CubeTensor {
     let shape = tensor.meta.shape();
     let channels = shape.iter().last().copied().unwrap_or(0);
@@ -51,8 +50,8 @@ pub(super) fn split(tensor: &CubeTensor) -> CubeTensor {
     let wide: Vec<usize> = before.chain([HALVES as usize * channels]).collect();
     let out = memory(tensor, Shape::from(wide), HALF);
     let vectors = shape.num_elements() / VECTOR;
-    // SAFETY: a unit reads a vector of channels that `tensor` has, and writes the same of both
-    // halves.
+    // SAFETY: a unit reads an existing vector of channels of `tensor`, and writes the same vector
+    // of both halves.
     unsafe {
         split_numbers::launch_unchecked(
             &tensor.client,

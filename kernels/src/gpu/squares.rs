@@ -1,5 +1,5 @@
-//! The norm of tensors on a GPU, in an order that depends on the lengths alone. On a device with
-//! atomic additions, Burn's sum adds in the order in which its cubes happen to run.
+//! The norm of tensors on a GPU, summed in an order that depends on the lengths alone. On devices
+//! with atomic addition, Burn's sum adds in the order in which its cubes come.
 
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -12,14 +12,12 @@ use super::sums::{UNITS, cube, over_lanes};
 /// Numbers per cube.
 const PART: usize = 256 * UNITS;
 
-/// Returns partial sums of the squares of all `tensors`.
-///
-/// There is one for each 65,536 numbers of each tensor, in order. The caller adds them in `f64`, so
-/// that the total loses no precision. Returns `None` if the tensors are empty.
+/// Sums of the squares of all `tensors`: one per 65,536 numbers of each tensor, in order, still to
+/// be added up. They are in `f64`, so that the number of sums costs no precision. Empty if all
+/// tensors are empty.
 ///
 /// # Panics
-///
-/// Panics unless the tensors are `f32` and on one device for which [`super::is_gpu`] is true.
+/// If the tensors are not `f32`, or not on one device that [`super::is_gpu`].
 pub fn sums_of_squares(tensors: impl IntoIterator<Item = Tensor<1>>) -> Option<Tensor<1>> {
     let matrix = |tensor| [Matrix::new(primitive(tensor))];
     let sets: Vec<[Matrix; 1]> = tensors.into_iter().map(matrix).collect();
@@ -29,7 +27,7 @@ pub fn sums_of_squares(tensors: impl IntoIterator<Item = Tensor<1>>) -> Option<T
     let [any] = sets.iter().find(|[values]| values.columns() > 0)?;
     let sums = any.numbers([all]);
     let mut first = 0;
-    // Vectors would put different numbers into one sum, depending on the length.
+    // No vectors: they would put other numbers into a sum, and only if the length allows them.
     for batch in batches(&sets, |_| 1) {
         let mut parts = 0;
         let mut begins = SequenceArg::new();
@@ -39,8 +37,8 @@ pub fn sums_of_squares(tensors: impl IntoIterator<Item = Tensor<1>>) -> Option<T
             counts.push(count);
             parts += parts_of(count);
         }
-        // SAFETY: every cube reads its own part of a tensor, which ends where the tensor ends, and
-        // writes one of the sums; there are as many sums as cubes in all batches.
+        // SAFETY: every cube reads its own part of a tensor, up to its end, and writes one of the
+        // sums; all batches together have as many cubes.
         unsafe {
             squares_of_part::launch_unchecked(
                 batch.client(),

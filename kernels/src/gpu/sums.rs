@@ -1,28 +1,28 @@
 //! Sums over the rows of a matrix, two at once.
 //!
-//! They are computed in two stages. Every cube sums some rows, in parallel lanes and then over the
-//! lanes, and a second kernel adds the results of the cubes. The division of rows depends on the
-//! shape alone, so the result is bitwise equal on every run.
+//! They are computed in two steps. Every cube adds up some rows, in lanes side by side and then
+//! over the lanes. One more kernel adds up the results of the cubes. The division of rows depends
+//! on the shape alone, so every run gives the same bits.
 
 use cubecl::prelude::*;
 
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 
-/// Columns side by side in the second stage.
+/// Columns side by side when parts are added up.
 pub(super) const FINISH_WIDTH: usize = 8;
 
 /// Parts that the second stage adds side by side.
 const FINISH_LANES: usize = UNITS / FINISH_WIDTH;
 
-/// Bits of each of a row's numbers that a unit reads before the first addition: four rows in f32,
-/// eight in 16 bits, whose vectors have as many numbers.
+/// Bits of each number of a row that a unit reads before it adds the first: four rows in f32; eight
+/// rows in 16 bits, whose vectors have as many numbers.
 const AHEAD: usize = 4 * 32;
 
-/// Smallest number of rows per lane, if the matrix has as many.
+/// Minimum rows that a lane adds up, if the matrix has as many.
 const LANE_ROWS: usize = 16;
 
-/// Largest number of summing cubes: several for every SM of a large GPU.
+/// Maximum cubes that add up: some for every SM of a large GPU.
 const CUBES: usize = 512;
 
 /// Division of a matrix's rows for the sums.
@@ -69,7 +69,7 @@ impl Division {
         CubeCount::Static(self.cubes_to_finish(), 1, 1)
     }
 
-    /// Returns the number of cubes of the second stage.
+    /// Number of parts.
     pub fn cubes_to_finish(&self) -> u32 {
         self.columns.div_ceil(FINISH_WIDTH) as u32
     }
@@ -80,8 +80,8 @@ pub(super) fn cube() -> CubeDim {
     CubeDim::new_1d(UNITS as u32)
 }
 
-/// Returns the sum over the lanes of a cube, `width` units apart, in the first lane. Every unit of
-/// the cube must call this.
+/// The sum of the values of a cube's lanes, `width` units apart, in the first lane. Every unit of
+/// the cube must come here.
 #[cube]
 pub(super) fn over_lanes<N: Size>(
     vector: Vector<f32, N>,
@@ -131,13 +131,13 @@ impl<N: Size> Two<f32, N> {
     }
 }
 
-/// Terms of the sums over rows, in one column of vectors.
+/// The terms of sums over rows, in one column of vectors.
 #[cube]
 pub(super) trait Terms<F: Float, N: Size> {
-    /// Reads a row.
+    /// The values that are read of a row.
     fn read(&self, row: usize) -> Two<F, N>;
 
-    /// Returns the terms of a row that was read.
+    /// The terms of these values.
     fn of(&self, read: &Two<F, N>, row: usize) -> Two<f32, N>;
 }
 
@@ -156,8 +156,8 @@ pub(super) fn add_part<F: Float, N: Size, T: Terms<F, N> + CubeType>(
     add_rows::<F, N, T>(sums, terms, begin + lane, end, lanes);
 }
 
-/// Adds the terms of every `apart`th row from `row` on and before `end`, one after another. Reads
-/// several before the first addition, because a unit waits for memory longer than it computes.
+/// Adds the terms of every `apart`th row from `row` on and before `end`, one after another. Several
+/// are read before the first is added, because a unit waits for memory longer than it computes.
 #[cube]
 fn add_rows<F: Float, N: Size, T: Terms<F, N> + CubeType>(
     sums: &mut Two<f32, N>,

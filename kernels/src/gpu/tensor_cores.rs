@@ -1,6 +1,6 @@
-//! Tensor-core instructions of compute capability 8.0: `ldmatrix` and `mma` to multiply matrices,
-//! and `cp.async` for asynchronous copies to shared memory ("PTX ISA", "Warp-Level Matrix
-//! Instructions" and "Data Movement and Conversion Instructions").
+//! Instructions of NVIDIA's tensor cores since compute capability 8.0: `ldmatrix` and `mma`
+//! multiply matrices, and `cp.async` copies to shared memory meanwhile ("PTX ISA", "Warp-Level
+//! Matrix Instructions" and "Data Movement and Conversion Instructions").
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
@@ -17,12 +17,12 @@ pub(super) const LANES: usize = 32;
 pub(super) const VECTOR: usize = 8;
 pub(super) const VECTOR_BYTES: usize = 16;
 
-/// Sizes of an instruction's product: 16 rows by 8 columns, over 16 numbers.
+/// Size of an instruction: 16 rows by 8 columns, summed over 16 numbers.
 pub(super) const ROWS: usize = 16;
 pub(super) const COLUMNS: usize = 8;
 pub(super) const DEPTH: usize = 16;
 
-/// Numbers that an instruction takes from a lane at once.
+/// Numbers of a lane that an instruction reads at once.
 pub(super) type Pair = Const<2>;
 
 /// Returns true if the device multiplies matrices of this type from shared memory, and copies into
@@ -46,12 +46,12 @@ pub(super) fn has_instructions(client: &Client, dtype: DType) -> bool {
         && [hardware.plane_size_min, hardware.plane_size_max] == [LANES as u32; 2]
 }
 
-/// Caches that keep the copied data.
+/// The caches that keep copied data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Keep {
-    /// The L1 cache of an SM too, because a cube soon copies the same data again.
+    /// The SM's cache too: a cube soon copies the same again.
     Near,
-    /// Only the L2 cache.
+    /// Only the cache that all SMs share.
     Far,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn copy<F: Float, V: Size>(
     let from = select(is_there, from, 0u32) as usize;
     let to = to as usize;
     let bytes = select(is_there, comptime!(VECTOR_BYTES as u32), 0u32);
-    // SAFETY: both vectors exist; this is the condition for unchecked launches of the kernels.
+    // SAFETY: both vectors exist; the launchers of unchecked kernels guarantee it.
     let (from, to) = unsafe {
         (
             source[from..from + 1].as_ptr_unchecked(),
@@ -104,8 +104,8 @@ pub(super) fn wait(#[comptime] open: usize) {
     gpu_asm!("cp.async.wait_group {open};", open = const open);
 }
 
-/// Returns 2 to the power of each number with `ex2.approx`: within a relative 2⁻²² of it, without
-/// the dozen instructions of the exact exponential.
+/// 2 to the power of each, by `ex2.approx`: an error of at most 2⁻²², without the dozen
+/// instructions of the exact exponential.
 #[cube]
 pub(super) fn powers_of_two(exponents: Vector<f32, Pair>) -> Vector<f32, Pair> {
     let mut powers = Vector::<f32, Pair>::empty();
@@ -136,7 +136,7 @@ pub(super) struct Sums {
 
 #[cube]
 impl Sums {
-    /// Returns zeros for `count` instructions.
+    /// Zeros for `count` instructions.
     pub fn zero(#[comptime] count: usize) -> Self {
         let mut pairs = Sequence::new();
         #[unroll]

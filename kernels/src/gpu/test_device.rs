@@ -1,17 +1,17 @@
-//! The device for tests of tensor-core kernels: CUDA if `BURN_DIST_TEST_DEVICE` requests it, as the
-//! run on CUDA in software does; docs/internals/soft-cuda.md.
+//! The device for tests of tensor-core kernels. They run if `BURN_DIST_TEST_DEVICE` asks for CUDA,
+//! as the run on CUDA in software does; docs/gpu.md.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::tensor::Device;
 
-/// Returns the device if one is requested; prints a message if not. With several tests they take
-/// turns, because the kernels of one device are compiled one after another.
+/// The device, if one is asked for; otherwise says why not. Tests take turns on several devices,
+/// because the kernels of one device are compiled one after another.
 pub(super) fn device(test: &str) -> Option<Device> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     if std::env::var("BURN_DIST_TEST_DEVICE").is_ok_and(|name| name == "cuda") {
         if let Err(error) = kernel_cache::keep() {
-            eprintln!("kernels are compiled anew: {error}");
+            eprintln!("kernels are compiled again: {error}");
         }
         let devices = std::env::var("SOFT_CUDA_DEVICES").ok();
         let devices = devices.and_then(|count| count.parse().ok()).unwrap_or(1);

@@ -1,8 +1,8 @@
-//! GPU kernels of layer normalization, on matrices with a row per token and a column per feature.
+//! GPU kernels of layer normalization, on matrices of a row per token and a column per feature.
 //!
-//! Some units of one cube normalise a row. They read it once for its sums and, from the cache, once
-//! more for the result. The sums are over the differences from the row's first value, so that they
-//! do not cancel if the mean is large compared to the deviation.
+//! Some units of one cube normalize a row. They read it once for its sums and, from the cache, once
+//! more for the result. The sums are of differences from the row's first value, so they do not
+//! cancel if a mean is large compared with its deviation.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -13,7 +13,7 @@ use super::sums::{
     Division, FINISH_WIDTH, Terms, TermsExpand, Two, add_part, cube, over_parts, write_part,
 };
 
-/// Returns the normalised rows, and the mean and inverse deviation of each: \[rows, 2\].
+/// The normalized rows, and mean and inverse deviation of each: \[rows, 2\].
 pub(super) fn normalise(
     x: &Matrix,
     [weight, bias]: [&CubeTensor; 2],
@@ -65,7 +65,7 @@ pub(super) fn input_gradient(
             dy.arg(),
             arg(weight),
             arg(moments),
-            // A placeholder if absent.
+            // The kernel needs an argument, even an unused one.
             plus.unwrap_or(dy).arg(),
             out.arg(),
             x.rows(),
@@ -161,7 +161,7 @@ fn normalise_rows<F: Float, N: Size>(
         let count = f32::cast_from(columns * N::value());
         let mean = sum / count;
         let variance = squares / count - mean * mean;
-        // Rounding may make it negative; NaN stays NaN.
+        // Rounding may take it below; NaN stays NaN.
         let variance = select(variance < 0.0f32, 0.0f32, variance);
         let inverse = 1.0f32 / (variance + epsilon).sqrt();
         let mean = mean + base;

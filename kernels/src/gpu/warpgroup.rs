@@ -1,14 +1,15 @@
-//! Tensor-core instructions of compute capability 9.0 beyond [`super::tensor_cores`]: with `wgmma`,
-//! four planes multiply factors in shared memory asynchronously ("PTX ISA", "Asynchronous Warpgroup
-//! Level Matrix Instructions"). Only these instructions reach the peak of the data sheets; `mma`
-//! reaches 62 % of it (Luo et al. 2024, <https://arxiv.org/abs/2402.13499>).
+//! Instructions of tensor cores of compute capability 9.0 beyond [`super::tensor_cores`]. With
+//! `wgmma` four planes multiply factors in shared memory while they do something else ("PTX ISA",
+//! "Asynchronous Warpgroup Level Matrix Instructions"). Only `wgmma` reaches the throughput of the
+//! data sheets; `mma` reaches 62 % of it (Luo et al. 2024, <https://arxiv.org/abs/2402.13499>).
 //!
-//! Factors lie in rows of 64 bytes, whose vectors are permuted by the instruction's 64-byte
-//! swizzle, or in planes without a swizzle; layouts and descriptors are those of CUTLASS
-//! (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`). Sums are registers without a variable, because
-//! cubecl's assembly has at most one result and these are many. Only the instruction may touch them
-//! until it has been waited for. They are declared outside of any block of PTX, so that all later
-//! code can refer to them.
+//! Factors lie in rows of 64 bytes, whose vectors are exchanged by the instruction's 64-byte
+//! swizzle, or in planes without a swizzle. Layouts and descriptors are those of CUTLASS
+//! (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`).
+//!
+//! Sums are PTX registers without a cubecl variable: cubecl's assembly has at most one result, and
+//! these are many. Only the instruction may touch them until it is awaited. They are declared
+//! outside of any block of PTX, so that all later code sees them.
 
 use cubecl::client::Client;
 use cubecl::features::Tma;
@@ -26,38 +27,38 @@ pub(super) const ROWS: usize = 64;
 /// Vectors of a row in shared memory: 64 bytes.
 pub(super) const IN_ROW: usize = 4;
 
-/// Numbers of a row.
+/// Numbers of a 64-byte row.
 pub(super) const NUMBERS: usize = 32;
 
-/// Numbers of the sum in a block of rows, if a row is one number of the sum.
+/// Numbers of the sum in a block of rows, if a row is one of them.
 pub(super) const BLOCK: usize = 32;
 
-/// Vectors of eight rows, after which the layout repeats.
+/// Vectors of eight rows; the layout repeats after these.
 const IN_EIGHT: u32 = 8 * IN_ROW as u32;
 
-/// Environment variable that changes the use of the instruction. `off` measures the device without
-/// it; `unchecked` is for kernels that are compiled but not run, so that nothing can be compared.
+/// Usually unset. `off` disables the instruction, to see what the device does without it.
+/// `unchecked` skips the comparison, for kernels that are compiled and not run.
 const ASKED: &str = "BURN_DIST_WGMMA";
 
 fn is_asked_for(what: &str) -> bool {
     std::env::var_os(ASKED).is_some_and(|asked| asked == what)
 }
 
-/// Returns true if the instruction is used without a comparison.
+/// Whether the instruction is used without the comparison.
 pub(super) fn is_unchecked() -> bool {
     is_asked_for("unchecked")
 }
 
-/// Returns true if the device has the instruction and the variable does not turn it off.
+/// Whether the device has the instruction, and it is not disabled.
 pub(super) fn has_warpgroups(client: &Client) -> bool {
-    // Only compute capability 9.0 has it: cubecl reports the first of these features for it, and
-    // the second too for all later ones.
+    // It exists in compute capability 9.0 only. Of 9.0 cubecl says that it has the first feature,
+    // and of all later ones that they also have the second.
     let tma = &client.properties().features.tma;
     let is_hopper = tma.contains(Tma::Base) && !tma.contains(Tma::Im2colWide);
     is_hopper && !is_asked_for("off")
 }
 
-/// Returns the place of vector `vector` of row `row`, in vectors.
+/// The place of vector `vector` of row `row`, in vectors.
 #[cube]
 pub(super) fn place(row: u32, vector: u32) -> u32 {
     row * comptime!(IN_ROW as u32) + (vector ^ (row / 2 % 4))
@@ -72,15 +73,15 @@ pub(super) fn group() -> u32 {
 /// Layout of a factor in rows of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Major {
-    /// A row is a row of the factor, or a column of the second one, and contains the numbers of the
+    /// A row is one of the first factor, or a column of the second, and holds the numbers of the
     /// sum.
     Depth,
-    /// A row is one number of the sum, for [`NUMBERS`] rows of the factor, or columns; [`BLOCK`]
-    /// rows are a block.
+    /// A row is one number of the sum, for [`NUMBERS`] rows of the first factor, or columns of the
+    /// second; [`BLOCK`] rows are a block.
     Across,
-    /// A row is a row of the factor, and contains one vector of the numbers of the sum. Its next
-    /// vectors begin `plane` vectors further on, in the next plane. Eight rows are adjacent, and
-    /// the next eight begin `eights` vectors further on.
+    /// A row is one of the factor, and holds a vector of the numbers of the sum. Its next vectors
+    /// are `plane` vectors further, in the next plane. Eight rows lie one behind the other; the
+    /// next eight begin `eights` vectors further.
     Planes { plane: u32, eights: u32 },
 }
 
@@ -94,8 +95,8 @@ impl Major {
         }
     }
 
-    /// Returns the lower half of a matrix's descriptor without its address: the leading dimension's
-    /// offset, from block to block, or from plane to plane. The first layout does not use it.
+    /// The lower half of a matrix's descriptor without its address: the offset of the leading
+    /// dimension, from block to block, or from plane to plane. The first layout ignores it.
     const fn low(self) -> u32 {
         match self {
             Self::Depth => 1 << 16,
@@ -122,19 +123,19 @@ impl Major {
     }
 }
 
-/// Returns the lower half of the descriptor of the matrix that begins at a vector of shared memory.
-/// This vector's index is a multiple of eight rows. Offsets in vectors are added to it.
+/// The lower half of the descriptor of the matrix that begins at a vector of shared memory, which
+/// eight rows are a divisor of. Offsets in vectors are added to it.
 #[cube]
 pub(super) fn descriptor<F: Float, V: Size>(
     stages: &[Vector<F, V>],
     #[comptime] major: Major,
 ) -> u32 {
-    // SAFETY: the first vector exists.
+    // SAFETY: shared memory has a first vector.
     let address = unsafe { generic_to_shared::<Vector<F, V>>(stages[0..1].as_ptr_unchecked()) };
     address / comptime!(VECTOR_BYTES as u32) + comptime!(major.low())
 }
 
-/// Sets the sums to zero. Must be called once in a kernel.
+/// Sets the sums to zero. Once in a kernel.
 #[cube]
 pub(super) fn zero_sums(#[comptime] count: usize) {
     gpu_asm!(".reg .f32 warpgroup_sum<{count}>;", count = const count, options(nomem));
@@ -156,9 +157,9 @@ pub(super) fn begin_products() {
     gpu_asm!("wgmma.fence.sync.aligned;");
 }
 
-/// Begins to add the product of 64 rows and the given number of columns to the sums from number
-/// `first` on: for each eight columns four sums of a lane, two pairs as in [`Sums`]. `rows` and
-/// `columns` are lower halves of descriptors, of these layouts.
+/// Begins to add the product of 64 rows and `count` columns to the sums from number `first` on.
+/// Each eight columns have four sums of a lane, two pairs as in [`Sums`]. `rows` and `columns` are
+/// lower halves of descriptors, in the layouts `majors`.
 #[cube]
 pub(super) fn multiply<F: Float>(
     rows: u32,
@@ -192,7 +193,7 @@ pub(super) fn wait_for_products(#[comptime] open: usize) {
     gpu_asm!("wgmma.wait_group.sync.aligned {open};", open = const open);
 }
 
-/// Returns the sums of `count` groups of eight columns, block after block of rows.
+/// The sums of `count` eights of columns, block after block of rows.
 #[cube]
 pub(super) fn sums(#[comptime] count: usize) -> Sums {
     let mut sums = Sums::zero(count);
@@ -216,7 +217,7 @@ fn sum(#[comptime] n: usize) -> f32 {
     value
 }
 
-/// Returns the names of `count` registers as an instruction lists them.
+/// The names of `count` registers, as an instruction lists them.
 fn names(first: usize, count: usize) -> String {
     let names = (first..first + count).map(|n| format!("warpgroup_sum{n}"));
     names.collect::<Vec<_>>().join(", ")

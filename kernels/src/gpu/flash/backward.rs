@@ -1,6 +1,6 @@
-//! The gradients of queries, keys and values. Shares are recomputed from the logarithms of their
-//! sums: once with a plane for some queries and once with a plane for some keys, so that every sum
-//! has its own order and no atomic additions are needed.
+//! The gradients of queries, keys and values. Attention weights are computed again from the
+//! logarithms of their sums: in one kernel with a plane for some queries, in another with a plane
+//! for some keys. So every sum has a fixed order and nothing is added atomically.
 
 use cubecl::prelude::*;
 
@@ -10,10 +10,10 @@ use super::tokens::{
     KEY, Place, QUERY, Rows, Steps, VALUE, add_shares, column, over_columns, with_each, write,
 };
 
-/// Writes the queries' gradient to its part of `out`, which is like `qkv`, and the product of each
-/// token's result with its gradient to `dots`, \[images, heads, tokens\]. `to_power` is `scale`
-/// times log₂ e, because forward kept powers of 2. If `out` is in f32, `qkv` and `gradient` are
-/// split.
+/// Writes the gradient of the queries to its part of `out`, which is like `qkv`, and to `dots`,
+/// \[images, heads, tokens\], the product of each token's result with its gradient. `to_power` is
+/// `scale` times log₂ e, because forward kept powers of 2. If `out` is in f32, `qkv` and `gradient`
+/// are split.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn gradient_of_queries<F: Float, R: Float, V: Size>(
     qkv: &[Vector<F, V>],
@@ -80,7 +80,7 @@ pub(super) fn gradient_of_queries<F: Float, R: Float, V: Size>(
                 let score = scores.pair(beside, half) * Vector::new(to_power);
                 let share = powers_of_two(score - Vector::new(total[half]));
                 let mut slope = share * (to_shares.pair(beside, half) - Vector::new(dot[half]));
-                // Keys after the last are zero, and would have a share.
+                // Keys behind the last are zero, and would have a weight.
                 #[unroll]
                 for one in 0..2usize {
                     let is_there = token + comptime!(one as u32) < tokens;

@@ -1,4 +1,4 @@
-//! The forward pass of attention.
+//! Forward pass of attention.
 
 use std::f32::consts::LOG2_E;
 
@@ -12,9 +12,10 @@ use super::tokens::{
 };
 
 /// Writes the result, \[images, tokens, heads, depth\], and the logarithm of the sum of each
-/// token's shares, \[images, heads, tokens\]. `qkv`, \[images, tokens, 3, heads, depth\], is passed
-/// in vectors and in pairs. Shares are powers of 2, and so is the logarithm's base: `scale` is the
-/// scale of the scores times log₂ e. If the result, of type `R`, is in f32, `qkv` is split.
+/// token's attention weights, \[images, heads, tokens\]. `qkv`, \[images, tokens, 3, heads,
+/// depth\], is given in vectors and in pairs. Weights are powers of 2, and so is the logarithm's
+/// base: `scale` is the scores' scale times log₂ e. If the result, of type `R`, is in f32, `qkv` is
+/// split.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn attend<F: Float, R: Float, V: Size>(
     qkv: &[Vector<F, V>],
@@ -64,8 +65,8 @@ pub(super) fn attend<F: Float, R: Float, V: Size>(
     }
 }
 
-/// Running softmax of a unit's two rows: the largest score so far, and the sum of all shares in
-/// this unit's columns, relative to a share of 1 for the largest.
+/// The running softmax of each of a unit's two rows: the largest score, and the sum of all weights
+/// in the columns of this unit, relative to the largest.
 #[derive(CubeType)]
 struct Softmax {
     most: Array<f32>,
@@ -85,7 +86,8 @@ impl Softmax {
         Softmax { most, total }
     }
 
-    /// Converts a step's scores to shares, and rescales the sums so far after a new largest score.
+    /// Turns a step's scores into weights, and scales the previous sums if a new largest score
+    /// appears.
     fn take(
         &mut self,
         scores: &mut Sums,

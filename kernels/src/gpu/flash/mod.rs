@@ -1,10 +1,9 @@
-//! Attention on NVIDIA's tensor cores without storing the attention weights: FlashAttention-2 (Dao
-//! 2023, <https://arxiv.org/abs/2307.08691>, Algorithms 1 and 2). Its backward pass adds the
-//! gradient of the queries atomically. Here that gradient has its own kernel, as in Triton's
-//! tutorial on fused attention
-//! (<https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html>), so that
-//! every run gives bitwise equal results. Numbers in f32 are [`super::split`] first, and so are
-//! shares.
+//! Attention on NVIDIA's tensor cores, without writing the attention weights to memory:
+//! FlashAttention-2 (Dao 2023, <https://arxiv.org/abs/2307.08691>, Algorithms 1 and 2). Its
+//! backward pass adds the gradient of the queries atomically. Here that gradient has its own
+//! kernel, as in Triton's tutorial on fused attention
+//! (<https://triton-lang.org/main/getting-started/tutorials/06-fused-attention.html>), so every run
+//! gives the same bits. [`super::split`] splits f32 factors and weights.
 
 mod backward;
 mod forward;
@@ -31,7 +30,7 @@ use backward::{gradient_of_queries, gradients_of_keys_and_values};
 use forward::attend;
 use tile::Tile;
 
-/// Attention with all its sizes.
+/// Attention with this number of heads, and all its sizes.
 #[derive(Debug)]
 pub(super) struct FlashAttention {
     tile: Tile,
@@ -44,19 +43,19 @@ pub(super) struct FlashAttention {
     kept: OnceLock<Kept>,
 }
 
-/// State for backward, in addition to queries, keys and values.
+/// The tensors that backward needs besides queries, keys and values.
 #[derive(Debug)]
 struct Kept {
     /// Queries, keys and values, if they are split.
     halves: Option<CubeTensor>,
     result: CubeTensor,
-    /// Binary logarithms of the sums of each token's shares: \[images, heads, tokens\].
+    /// Binary logarithms of the sums of each token's weights: \[images, heads, tokens\].
     totals: CubeTensor,
 }
 
 impl FlashAttention {
-    /// Returns `None` if the device lacks instructions for the type of `qkv`, \[images, tokens, 3 ×
-    /// heads × depth\], or if a size exceeds the kernels' indices.
+    /// For `qkv`, \[images, tokens, 3 × heads × depth\]. `None` if the device lacks the
+    /// instructions for its type, or a size is beyond the range of the kernels.
     pub fn new(qkv: &CubeTensor, heads: usize) -> Option<Self> {
         let [images, tokens, width] = *qkv.meta.shape().iter().as_slice() else {
             return None;
@@ -66,7 +65,7 @@ impl FlashAttention {
         let of_factors = if split { HALF } else { qkv.dtype };
         let tile = Tile::new(tokens, depth, split)?;
         let cubes = tokens.div_ceil(tile.rows()).checked_mul(heads)?;
-        // Pairs of numbers have 32-bit indices, and so have cubes, but with one bit less.
+        // Pairs of numbers have indices of 32 bits, and so have cubes, except for one.
         let pairs = qkv.meta.shape().num_elements() / 2 * tile.halves();
         let is_counted =
             pairs <= u32::MAX as usize && cubes.checked_mul(images)? <= i32::MAX as usize;
@@ -91,7 +90,7 @@ impl FlashAttention {
         CubeDim::new_1d(self.tile.units() as u32)
     }
 
-    /// Returns the factor of the scores.
+    /// Factor of scores.
     fn scale(&self) -> f32 {
         (self.tile.depth as f32).powf(-0.5)
     }
@@ -107,14 +106,14 @@ impl FlashAttention {
         memory(like, shape, DType::F32)
     }
 
-    /// Allocates results, `parts` numbers for each number of a token in all heads.
+    /// Memory for results: `parts` numbers for each number of a token, of all heads.
     fn of_result(&self, like: &CubeTensor, parts: usize) -> CubeTensor {
         let width = parts * self.heads * self.tile.depth;
         let shape = Shape::new([self.images, self.tokens, width]);
         memory(like, shape, self.dtype)
     }
 
-    /// Converts numbers to factors.
+    /// The factors of products.
     fn factors(&self, numbers: CubeTensor) -> CubeTensor {
         let numbers = into_contiguous(numbers);
         match self.tile.split {
@@ -123,7 +122,7 @@ impl FlashAttention {
         }
     }
 
-    /// Returns the types of factors and results for the kernels.
+    /// Types of factors and results, as kernels want them.
     fn types(&self, factors: &CubeTensor) -> [ElemType; 2] {
         [factors.dtype, self.dtype].map(dtype_to_storage_type)
     }
@@ -132,8 +131,8 @@ impl FlashAttention {
         let qkv = self.factors(qkv);
         let (result, totals) = (self.of_result(&qkv, 1), self.numbers(&qkv));
         let [of_factors, of_result] = self.types(&qkv);
-        // SAFETY: a unit reads numbers of tokens that exist, of a head and an image that exist, and
-        // writes those of its own tokens.
+        // SAFETY: a unit reads numbers of existing tokens of an existing head and image, and writes
+        // numbers of its own tokens.
         unsafe {
             attend::launch_unchecked(
                 &qkv.client,
@@ -160,13 +159,13 @@ impl FlashAttention {
         }
     }
 
-    /// Computes the gradient of queries, keys and values, which are already split if needed.
+    /// The gradient of queries, keys and values, which are already split if necessary.
     fn gradient(&self, qkv: CubeTensor, kept: &Kept, dy: CubeTensor) -> CubeTensor {
         let (qkv, dy) = (into_contiguous(qkv), self.factors(dy));
         let (out, dots) = (self.of_result(&qkv, 3), self.numbers(&qkv));
         let (tokens, heads) = (self.tokens as u32, self.heads as u32);
         let [of_factors, of_result] = self.types(&qkv);
-        // SAFETY: as in `run`; the state from forward has all tokens, and `dy` is as large as its
+        // SAFETY: as in `run`; the kept tensors have all tokens, and `dy` is as large as its
         // result. The first kernel writes all of `dots`, which the second reads.
         unsafe {
             gradient_of_queries::launch_unchecked(

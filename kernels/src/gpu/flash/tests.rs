@@ -1,5 +1,5 @@
-//! Compares with the definition in f64 on CUDA, if `BURN_DIST_TEST_DEVICE` requests it, as the run
-//! on CUDA in software does; docs/internals/soft-cuda.md.
+//! Compares with the definition in f64, on CUDA: if `BURN_DIST_TEST_DEVICE` asks for it, as the run
+//! on CUDA in software does; docs/gpu.md.
 
 use burn::backend::Cube;
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -25,7 +25,7 @@ impl Case {
         self.heads * self.depth
     }
 
-    /// Returns the place of a number of a token's query, key or value.
+    /// The index of a number of a token's query, key or value.
     fn at(&self, image: usize, token: usize, part: usize, head: usize) -> usize {
         (((image * self.tokens + token) * 3 + part) * self.heads + head) * self.depth
     }
@@ -59,7 +59,7 @@ impl Case {
         out
     }
 
-    /// Adds one query's result, and its contribution to all gradients.
+    /// Adds the result of one query, and its part of all gradients.
     fn add_token(
         &self,
         [qkv, dy]: [&Vec<f64>; 2],
@@ -138,7 +138,7 @@ fn attention_on_tensor_cores_is_that_of_the_definition() {
             heads,
             depth,
         };
-        // Shares, slopes and results are rounded to the type, or shares and slopes to two halves.
+        // Weights, slopes and results are rounded to the type, or weights and slopes to two halves.
         for (dtype, rounding) in [
             (FloatDType::BF16, 2e-2),
             (FloatDType::F16, 3e-3),

@@ -6,13 +6,13 @@ use super::super::tensor_cores::{LANES, ROWS, VECTOR};
 /// Tokens in shared memory at once.
 pub(super) const STEP: usize = 2 * ROWS;
 
-/// Largest number of planes of a cube, whose sums fit into the registers of an SM.
+/// Maximum planes of a cube: the registers of an SM have room for their sums.
 const PLANES: usize = 8;
 
-/// Largest number of values of a token in one head; more sums do not fit.
+/// Maximum numbers of a token in one head: registers have no room for more sums.
 const DEPTH: usize = 128;
 
-/// The same limit for numbers that are split into halves.
+/// The same for numbers that are split in halves.
 const DEPTH_OF_HALVES: usize = 64;
 
 /// The work of one cube: some tokens of one head, 16 for each plane.
@@ -26,8 +26,8 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// Returns `None` if heads of this depth are not supported. The cube size leaves the fewest
-    /// rows without a token.
+    /// `None` for heads that are too deep. Chooses the cube size that leaves the fewest rows
+    /// without a token.
     pub fn new(tokens: usize, depth: usize, split: bool) -> Option<Self> {
         let planes = tokens.div_ceil(ROWS);
         let cubes = planes.div_ceil(PLANES).max(1);
@@ -50,7 +50,7 @@ impl Tile {
         self.planes * LANES
     }
 
-    /// Returns the number of halves per number.
+    /// Parts of a number: 2 if it is split.
     pub const fn halves(&self) -> usize {
         if self.split { HALVES as usize } else { 1 }
     }
@@ -60,8 +60,8 @@ impl Tile {
         (self.depth / VECTOR) as u32
     }
 
-    /// Returns the vectors from one token in shared memory to the next: an odd number, so that
-    /// eight tokens, which are read at once, lie in different banks.
+    /// Vectors from one token in shared memory to the next: an odd number, so that eight tokens,
+    /// which are read at once, lie in different banks.
     pub const fn pitch(&self) -> u32 {
         self.vectors() + 1
     }

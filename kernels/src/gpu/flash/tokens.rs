@@ -1,5 +1,5 @@
-//! Tokens as factors of products: those of a plane in registers, and the others in shared memory,
-//! where the next ones arrive while the current ones are processed.
+//! Tokens as factors of products. A plane has its own tokens in registers and the others in shared
+//! memory. They are copied there while it computes with the previous ones.
 
 use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;
@@ -12,7 +12,7 @@ use super::tile::{STEP, Tile};
 /// Numbers of a pair.
 const PAIR: usize = 2;
 
-/// Indices of queries, keys and values among the parts of their tensor, and the number of parts.
+/// Indices of queries, keys and values in `qkv`, and their number.
 pub(super) const QUERY: u32 = 0;
 pub(super) const KEY: u32 = 1;
 pub(super) const VALUE: u32 = 2;
@@ -43,8 +43,8 @@ impl Tokens {
     }
 }
 
-/// The head and image of a cube, and the row of this unit's first pair: a token, or one after the
-/// last.
+/// The head and image that a cube computes, and the row of this unit's first pair: a token, or one
+/// behind the last.
 #[derive(CubeType, Clone)]
 pub(super) struct Place {
     image: u32,
@@ -108,7 +108,7 @@ impl Place {
         }
     }
 
-    /// Returns the first of its tokens' numbers in \[images, heads, tokens\].
+    /// The index of its tokens' first number in \[images, heads, tokens\].
     pub fn first_number(&self, tokens: u32, heads: u32) -> u32 {
         (self.image * heads + self.head) * tokens
     }
@@ -120,7 +120,7 @@ fn lane() -> u32 {
     UNIT_POS % comptime!(LANES as u32)
 }
 
-/// Returns the first of this unit's columns in each instruction.
+/// The first of this unit's columns of each instruction.
 #[cube]
 pub(super) fn column() -> u32 {
     lane() % 4 * comptime!(PAIR as u32)
@@ -133,7 +133,7 @@ pub(super) fn over_columns(number: f32) -> f32 {
     two + plane_shuffle_xor(two, 2u32)
 }
 
-/// Returns the largest of all units with columns of this unit's rows.
+/// The maximum over all units that have columns of this unit's rows.
 #[cube]
 pub(super) fn most_of_columns(number: f32) -> f32 {
     let two = number.max(plane_shuffle_xor(number, 1u32));
@@ -150,7 +150,7 @@ pub(super) struct Rows<F: Float> {
 
 #[cube]
 impl<F: Float> Rows<F> {
-    /// Reads the rows of `tokens` from this unit's `row` on; rows after the last are zero.
+    /// The rows of `tokens` from this unit's `row` on; rows behind the last are zero.
     pub fn read(
         source: &[Vector<F, Pair>],
         tokens: &Tokens,
@@ -239,7 +239,7 @@ fn half_of<F: Float>(pair: Vector<f32, Pair>, #[comptime] half: usize) -> Vector
     }
 }
 
-/// Returns the place of a pair of a token's numbers.
+/// The place of a pair of a token's numbers.
 #[cube]
 fn pair_of(tokens: &Tokens, row: u32, number: u32) -> usize {
     let vector = tokens.first + row * tokens.apart;
@@ -281,7 +281,7 @@ impl Steps {
         Steps { first, second }
     }
 
-    /// Returns the number of steps.
+    /// Number of steps.
     pub fn count(&self) -> u32 {
         (self.first.count + comptime!(STEP as u32 - 1)) / comptime!(STEP as u32)
     }
@@ -308,8 +308,8 @@ impl Steps {
         commit();
     }
 
-    /// Waits for a step, and begins the next. Returns the vector at which the step's first numbers
-    /// begin; the others follow.
+    /// Waits for a step, and begins the next. Returns the vector at which its first numbers begin;
+    /// the others follow.
     pub fn arrive<F: Float, V: Size>(
         &self,
         first: &[Vector<F, V>],
@@ -319,7 +319,7 @@ impl Steps {
         #[comptime] tile: Tile,
     ) -> u32 {
         wait(0usize);
-        // No unit still reads the previous step.
+        // And no unit still computes with the previous step.
         sync_cube();
         self.begin::<F, V>(first, second, stages, step + 1, tile);
         stage_of(step, tile)
@@ -385,7 +385,7 @@ pub(super) fn with_each<F: Float, V: Size>(
     sums
 }
 
-/// Adds a step's tokens, each times its share; `shares` has a column for each token.
+/// Adds a step's tokens, each times its weight: `shares` has a column for each of them.
 #[cube]
 pub(super) fn add_shares<F: Float, V: Size>(
     shares: &Sums,
