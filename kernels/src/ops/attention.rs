@@ -24,7 +24,7 @@ use crate::policy::{Engine, engine};
 /// ```
 ///
 /// # Panics
-/// Panics if the last dimension is not such a multiple, as Burn's own operations do.
+/// Panics if the last dimension is no multiple of 3 × heads, as Burn's own operations do.
 pub fn attention(qkv: Tensor<3>, heads: usize, bf16: bool) -> Tensor<3> {
     match engine(&qkv) {
         Engine::Cpu => flex::attention(qkv, heads, bf16),

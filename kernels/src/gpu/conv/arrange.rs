@@ -1,5 +1,6 @@
-//! Weights in the layout of the products: in the type of the factors, transposed, and with zeros up
-//! to whole vectors of channels. One kernel does all three, also for parameters in f32.
+//! Weights in the layout that products read: in the type of the factors, in another order than the
+//! parameters, and padded with zeros to whole vectors of channels. One kernel does all three, for
+//! parameters in f32 too.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
@@ -14,17 +15,17 @@ use super::super::sums::cube;
 use super::super::tensor_cores::VECTOR;
 use super::launch::shape;
 
-/// Number of features that [`column_of`] reorders together.
+/// Features that lie together in the order of [`column_of`].
 const IN_ORDER: u32 = 16;
 
-/// Returns the product's column for row `row` of the second factor. In this order, the pairs that a
-/// lane sums in two neighbouring instructions are four neighbours in the result.
+/// The column of a product that belongs to row `row` of the second factor. The pairs that a lane
+/// sums up in two neighbouring instructions are then four neighbours in the result.
 #[cube]
 pub(super) fn column_of(row: u32) -> u32 {
     row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2
 }
 
-/// Returns the row for this column.
+/// The row of this column.
 #[cube]
 fn row_of(column: u32) -> u32 {
     column / 16 * 16 + column / 2 % 2 * 8 + column % 16 / 4 * 2 + column % 2
@@ -35,18 +36,18 @@ pub(super) const fn rows_in_planes(features: u32) -> u32 {
     features.next_multiple_of(IN_ORDER)
 }
 
-/// Order of a weight's vectors. Each vector is eight channels of a feature at one place of the
+/// The order of a weight's vectors. Each vector is eight channels of a feature at one place of the
 /// window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Layout {
-    /// Vectors of a place are adjacent; places follow each other within a feature.
+    /// The vectors of a place are adjacent; place by place, feature by feature.
     Features,
-    /// Vectors of all features are adjacent, in the order of a stage, grouped by eight channels and
-    /// then by the given number of places: the data of a stage is contiguous.
+    /// The vectors of all features are adjacent, in the order of a stage; by eight channels, then
+    /// by `places` places. So the data of a stage lies together.
     Planes { places: u32 },
 }
 
-/// Largest number of columns that a unit reads at once.
+/// Maximum columns that a unit reads at once.
 const COLUMNS: u32 = 4;
 
 /// Adjacent matrices.
@@ -57,10 +58,10 @@ pub(super) struct Matrices {
     pub columns: u32,
 }
 
-/// Transposes `weight`, which consists of the matrices `given`, and converts it to `dtype`, or
-/// splits it: first all high halves of a column's numbers, then all low halves. Elements of `wide`
-/// beyond `given` are zero. `wide` is at least as large in every dimension, and its rows are whole
-/// vectors. A column is a place of a feature; the places of one feature are adjacent.
+/// `weight`, read as the matrices `given`, transposed and in `dtype`, or split: the first halves of
+/// a column's numbers, then the second. `wide` is at least as large as `given`, and its rows are
+/// whole vectors; the padding is zero. A column is a place of a feature, all places of one feature
+/// after another.
 pub(super) fn transposed(
     weight: CubeTensor,
     given: Matrices,
@@ -83,13 +84,13 @@ pub(super) fn transposed(
         }
     };
     let out = memory(&weight, shape(sizes), dtype);
-    // With this size, a vector of columns lies completely inside both or outside.
+    // A vector of columns is then either inside of both or of none.
     let fits =
         |size: &u32| given.columns.is_multiple_of(*size) && wide.columns.is_multiple_of(*size);
     let columns = [COLUMNS, 2].into_iter().find(fits).unwrap_or(1);
     let units = wide.count * (wide.columns / columns) * (wide.rows / VECTOR as u32);
-    // SAFETY: a unit reads places that it has found in `given`, and writes its own rows and columns
-    // of `wide`, in either layout.
+    // SAFETY: a unit reads places that it has checked in `given`, and writes its own rows and
+    // columns of `wide`, in either layout.
     unsafe {
         transpose::launch_unchecked(
             &weight.client,

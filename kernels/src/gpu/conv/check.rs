@@ -1,8 +1,8 @@
-//! The choice between `wgmma` and `mma` for a device's convolutions. `wgmma` is used if the device
-//! has it and it computes the same as `mma`: once per device, both multiply integers, whose sums
-//! are exact. The layout of factors in shared memory and its descriptors come from documents and
-//! from tests in software; a device that interprets them differently must not train with wrong
-//! numbers.
+//! Chooses the instruction for the convolutions of a device: `wgmma`, if the device has it and it
+//! gives the same results as `mma`. Both multiply whole numbers once per device, so the sums are
+//! exact. The layout of factors in shared memory and its description for the instruction come from
+//! documents and are tested in software. A device that interprets them otherwise must not train
+//! with wrong numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -27,7 +27,7 @@ type Case = ([usize; 4], usize);
 /// of columns, and more steps than stages.
 const STAGES: Case = ([1, 264, 17, 16], 168);
 
-/// Uses a resident source, in three parts, for more than one cube.
+/// A source that stays, in three parts, for more than one cube.
 const STAYS: Case = ([8, 96, 8, 8], 32);
 
 const WINDOW: [usize; 2] = [3, 3];
@@ -44,7 +44,7 @@ pub(super) struct Taken {
     pub halos: bool,
 }
 
-/// Returns the choice for the device of `x`.
+/// The instruction and options for the device of `x`.
 pub(super) fn taken(x: &CubeTensor) -> Taken {
     static CHECKED: Mutex<BTreeMap<String, Taken>> = Mutex::new(BTreeMap::new());
     if !has_warpgroups(&x.client) {
@@ -67,7 +67,7 @@ pub(super) fn taken(x: &CubeTensor) -> Taken {
     })
 }
 
-/// Enables `wgmma` and resident sources if they compute the same as `mma`.
+/// `wgmma`, and sources that stay, if they compute the same as `mma`.
 fn taken_of<T: PartialEq>(device: &str, products: impl Fn(Case, Instruction) -> T) -> Taken {
     let is_right = |case| products(case, Instruction::Wgmma) == products(case, Instruction::Mma);
     let warn = |what| {

@@ -4,7 +4,7 @@ use super::super::tensor_cores::VECTOR;
 use super::ConvOptions;
 use super::shape::Slide;
 
-/// Largest number of grids that CUDA launches in the third dimension.
+/// Maximum cubes above one another that CUDA launches.
 const MOST_GRIDS: u32 = 65_535;
 
 /// All sizes of a convolution.
@@ -24,8 +24,8 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// Returns `None` if the window does not fit, a size exceeds the kernels' indices, or the
-    /// stride exceeds the grid.
+    /// `None` if the window does not fit, a size is beyond the range of the kernels, or the stride
+    /// is beyond their cubes.
     pub fn new(x: [usize; 4], weight: [usize; 4], options: ConvOptions) -> Option<Self> {
         let [batch, inputs, images @ ..] = narrow(x)?;
         let [outputs, of_weight, window @ ..] = narrow(weight)?;
@@ -55,12 +55,12 @@ impl Geometry {
             .filter(|_| !is_empty && of_weight == inputs && grids <= MOST_GRIDS)
     }
 
-    /// Returns a copy with the given splitting of numbers.
+    /// The same with numbers that are split in halves or not.
     pub fn split(self, split: bool) -> Self {
         Self { split, ..self }
     }
 
-    /// Returns true if numbers are split into halves.
+    /// Whether numbers are split.
     pub fn is_split(self) -> bool {
         self.split
     }
@@ -76,7 +76,7 @@ impl Geometry {
         .counted()
     }
 
-    /// Returns `None` if a size exceeds the kernels' indices: 2³² pairs of numbers.
+    /// `None` if a size is beyond the range of the kernels: 2³² pairs of numbers.
     fn counted(self) -> Option<Self> {
         let numbers = |[height, width]: [u32; 2], channels: u32| {
             let numbers = self.batch.checked_mul(height)?.checked_mul(width)?;

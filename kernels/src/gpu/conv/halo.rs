@@ -1,12 +1,12 @@
-//! The convolution whose source stays in shared memory for all places of the window. A cube
-//! computes squares of 8 × 8 pixels. It copies the pixels under all places once per 32 channels,
-//! including those around the squares. A place of the window is then the same rows of the product,
-//! shifted by a few pixels.
+//! The convolution whose source stays in shared memory for all places of its window. A cube
+//! computes squares of 8 × 8 pixels. It copies their pixels and the pixels around them once, 32
+//! channels at a time. A place of the window is then the same rows of the product, moved by a few
+//! pixels.
 //!
-//! Otherwise an SM would read and write its copies nine times, which takes its shared memory longer
-//! than the tensor cores compute (measured: docs/benchmarks.md). Eight adjacent pixels are the rows
-//! of a matrix that `wgmma` reads at once, and may begin at any pixel without swizzling ("Shared
-//! Memory Matrix Layout" of the PTX ISA).
+//! Otherwise an SM reads and writes its copies nine times, which takes its shared memory longer
+//! than tensor cores compute (measured: docs/gpu.md). Eight adjacent pixels are the rows of a
+//! matrix that `wgmma` reads at once. They may begin at any pixel, as long as nothing is swizzled
+//! ("Shared Memory Matrix Layout" of the PTX ISA).
 
 use cubecl::prelude::*;
 
@@ -22,26 +22,26 @@ use super::slide::{chunk_of_unit, first_column, row_of_unit};
 use super::tile::{Instruction, STAGE_DEPTH, Tile};
 use super::warpgroups::{ALIGN, multiply_blocks};
 
-/// Side of a square in pixels: adjacent rows of a matrix.
+/// Pixels of a side of a square: adjacent rows of a matrix.
 const SIDE: u32 = 8;
 
-/// Rows of the product per square: those of an instruction.
+/// Rows of the product in a square: the rows of an instruction.
 const SQUARE: u32 = SIDE * SIDE;
 
 /// Vectors of a pixel that are copied at once.
 const CHUNKS: u32 = (STAGE_DEPTH / VECTOR) as u32;
 
-/// Buffers for sources in shared memory: one is read while the next arrives.
+/// Sources in shared memory: one is computed with while the next arrives.
 const BUFFERS: u32 = 2;
 
-/// Smallest and largest number of stages for the weight. One is read, one may still be in use, and
-/// the others arrive, which takes longer than a step from the L2 cache.
+/// Minimum and maximum stages for the weight. One is computed with, one may still be. The others
+/// arrive, which takes longer than a step from the second-level cache.
 const STAGES: [usize; 2] = [4, 7];
 
 /// A unit's copies of the source per step.
 const COPIES: u32 = 2;
 
-/// The only supported window, and the border of a square that it needs on each side.
+/// The only supported window, and the pixels that it adds around a square on each side.
 const WINDOW: [u32; 2] = [3, 3];
 const AROUND: u32 = 1;
 const PLACES: u32 = WINDOW[0] * WINDOW[1];
@@ -49,15 +49,15 @@ const PLACES: u32 = WINDOW[0] * WINDOW[1];
 /// The squares of a cube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Halo {
-    /// Number of rows and columns of squares.
+    /// Down and across.
     pub squares: [u32; 2],
-    /// Number of images with these squares.
+    /// The number of images with these squares.
     pub images: u32,
 }
 
 impl Halo {
-    /// Chooses the squares for the rows of `tile` with the fewest wasted pixels, then the fewest
-    /// copies. Returns `None` if the convolution cannot be computed this way.
+    /// Squares for the rows of `tile`, or `None` if the convolution cannot be computed this way.
+    /// Chooses the squares with the fewest cubes, then with the fewest copied pixels.
     pub fn of(tile: &Tile, slide: Slide, batch: u32) -> Option<Self> {
         let fits = matches!(tile.instruction, Instruction::Wgmma)
             && slide.is_divided()
@@ -95,23 +95,23 @@ impl Halo {
         slide.result[1].div_ceil(self.squares[1] * SIDE)
     }
 
-    /// Returns the height of the copied pixels.
+    /// Copied pixels in a column.
     const fn height(&self) -> u32 {
         self.squares[0] * SIDE + 2 * AROUND
     }
 
-    /// Returns the width of the copied pixels.
+    /// Copied pixels in a row.
     const fn width(&self) -> u32 {
         self.squares[1] * SIDE + 2 * AROUND
     }
 
-    /// Returns the number of copied pixels.
+    /// Copied pixels.
     pub const fn pixels(&self) -> u32 {
         self.images * self.height() * self.width()
     }
 
-    /// Returns the vectors from one part of the channels to the next. The number puts the vectors
-    /// of two neighbouring pixels into different banks.
+    /// Vectors from one part of the channels to the next. The number puts the vectors of two
+    /// neighbouring pixels into different banks.
     const fn plane(&self) -> u32 {
         (self.pixels() + 5) / 8 * 8 + 2
     }
@@ -137,7 +137,7 @@ impl Halo {
         f64::from(self.pixels()) / f64::from(PLACES)
     }
 
-    /// Returns the layout of pixels.
+    /// The layout of pixels.
     const fn major(&self) -> Major {
         Major::Planes {
             plane: self.plane(),
@@ -147,8 +147,8 @@ impl Halo {
 }
 
 impl Tile {
-    /// Returns a copy with a resident source. It has as many stages as `memory` bytes of shared
-    /// memory allow for the cubes that an SM runs at once.
+    /// The same with a source that stays, and with as many stages as fit if the cubes of an SM
+    /// share `memory` bytes of shared memory.
     pub fn with_halo(self, halo: Halo, memory: usize) -> Self {
         let [least, most] = STAGES;
         let tile = Self {
@@ -213,7 +213,7 @@ impl Corner {
     }
 }
 
-/// Returns the image of a square, and the number of squares above and to the left of it.
+/// The place of a square: its image, and the numbers of squares above it and left of it.
 #[cube]
 fn square(number: u32, #[comptime] halo: Halo) -> (u32, u32, u32) {
     let [down, beside] = comptime!(halo.squares);
@@ -224,8 +224,7 @@ fn square(number: u32, #[comptime] halo: Halo) -> (u32, u32, u32) {
     )
 }
 
-/// Computes the product of a cube's pixels with the weight; all images together have `pixels`
-/// pixels.
+/// The product of all pixels of a cube with the weight; all images together have `pixels`.
 #[cube]
 pub(super) fn product<F: Float, V: Size>(
     source: &[Vector<F, V>],
@@ -277,8 +276,8 @@ pub(super) fn product<F: Float, V: Size>(
     show_to_products();
     for step in 0..steps {
         let (part, place) = (step / PLACES, step % PLACES);
-        // The data of this step has arrived, and all units have finished the product whose stage is
-        // refilled below.
+        // The data of this step has arrived, and all units have waited for the product whose stage
+        // is filled below.
         sync_cube();
         begin_products();
         let further = part % BUFFERS * comptime!(halo.vectors()) + moved(place, halo, slide);
@@ -294,8 +293,7 @@ pub(super) fn product<F: Float, V: Size>(
             tile,
         );
         commit_products();
-        // Makes the next step's data visible before the next copies, which it would otherwise wait
-        // for.
+        // Shows the data of the next step before more is copied, because it might wait for that.
         wait(comptime!(tile.ahead() - 2));
         show_to_products();
         copy_weights::<F, V>(
@@ -306,8 +304,8 @@ pub(super) fn product<F: Float, V: Size>(
             slide,
             tile,
         );
-        // The product before the first place may still read the copy's destination. The first place
-        // has no slot, just as there is none after the last.
+        // The product before the first place may still read the target. So the first place has no
+        // slot, and neither does the end.
         let slot = place - 1;
         if part + 1 < parts {
             copy_source::<F, V>(
@@ -332,12 +330,12 @@ pub(super) fn product<F: Float, V: Size>(
 /// Returns the number of steps in which a source is copied.
 fn slots(tile: Tile, halo: Halo) -> u32 {
     let slots = halo.pixels().div_ceil(COPIES * pixels_at_once(tile));
-    // All have arrived when the first place of the next source becomes visible.
+    // All have arrived before the first place of the next source is shown.
     assert!(slots + tile.ahead() as u32 <= PLACES, "{tile:?}");
     slots
 }
 
-/// Returns the number of pixels of which all units together copy one vector each.
+/// Pixels for which all units together copy one vector each.
 const fn pixels_at_once(tile: Tile) -> u32 {
     tile.units() as u32 / CHUNKS
 }
@@ -349,7 +347,7 @@ fn first_of_square(number: u32, #[comptime] halo: Halo) -> u32 {
     (image * comptime!(halo.height()) + down * SIDE) * comptime!(halo.width()) + beside * SIDE
 }
 
-/// Returns the distance in vectors to the pixels under a place of the window.
+/// Vectors to the pixels under a place of the window.
 #[cube]
 fn moved(place: u32, #[comptime] halo: Halo, #[comptime] slide: Slide) -> u32 {
     // A gradient slides in the opposite direction.
@@ -362,8 +360,8 @@ fn moved(place: u32, #[comptime] halo: Halo, #[comptime] slide: Slide) -> u32 {
     place / columns * comptime!(halo.width()) + place % columns
 }
 
-/// Begins a slot of a unit's copies of the channels of part `part` to their place in shared memory.
-/// A slot beyond the last copies nothing.
+/// Begins the copies of a unit in one slot: of the channels of part `part` to its own place in
+/// shared memory. A slot that does not exist has no copies.
 #[cube]
 fn copy_source<F: Float, V: Size>(
     source: &[Vector<F, V>],
@@ -383,7 +381,7 @@ fn copy_source<F: Float, V: Size>(
         if at < comptime!(halo.pixels()) {
             let [height, width] = comptime!(slide.source);
             let (rows, columns) = comptime!((halo.height(), halo.width()));
-            // Above and to the left of an image these wrap to very large numbers.
+            // These are very large above and left of an image.
             let row = corner.row + at / columns % rows - AROUND;
             let column = corner.column + at % columns - AROUND;
             let image = corner.image + at / comptime!(rows * columns);
@@ -404,7 +402,7 @@ fn copy_source<F: Float, V: Size>(
     }
 }
 
-/// Returns the layout of a stage of the weight, which is the layout in global memory.
+/// The layout of a stage of the weight: as in global memory.
 const fn of_weight(tile: Tile) -> Major {
     Major::Planes {
         plane: tile.columns() as u32,
@@ -412,7 +410,7 @@ const fn of_weight(tile: Tile) -> Major {
     }
 }
 
-/// Begins a unit's copies of the weight for a step; a step beyond the last copies zeros.
+/// Begins a unit's copies of the weight for a step, or of zeros for a step that does not exist.
 #[cube]
 fn copy_weights<F: Float, V: Size>(
     weight: &[Vector<F, V>],

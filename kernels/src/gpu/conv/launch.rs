@@ -1,4 +1,4 @@
-//! Launches a convolution and its gradients, if the device supports them.
+//! Launches a convolution and its gradients, and decides whether that is possible.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::{DType, Shape};
@@ -23,13 +23,13 @@ use super::tune::{fastest, tried};
 use super::weights::{cubes as cubes_of, multiply_parts, written_at_once};
 use super::widen::widen;
 
-/// Vector length of the result: the adjacent numbers of a lane.
+/// Numbers of a vector of the result: adjacent numbers of a lane.
 const OF_RESULT: usize = 4;
 
-/// Number of SMs assumed for a GPU that does not report it.
+/// SMs of a GPU that does not say how many it has.
 const PROCESSORS: u32 = 100;
 
-/// A convolution, and how it and its gradients are computed.
+/// A convolution, with the tiles for it and its gradients.
 #[derive(Clone, Debug)]
 pub(super) struct Convolution {
     geometry: Geometry,
@@ -40,17 +40,17 @@ pub(super) struct Convolution {
     pub images: Vec<Tile>,
     pub weight: Vec<Tile>,
     pub parts: Parts,
-    /// Type of images and results.
+    /// The type of images and results.
     dtype: DType,
-    /// Type of the factors.
+    /// The type of the factors.
     of_factors: DType,
-    /// Type of the weight and its gradient.
+    /// The type of the weight and its gradient.
     weight_dtype: DType,
 }
 
 impl Convolution {
-    /// Returns `None` if the device lacks instructions for the type of `x`, or for its halves, or
-    /// memory. The weight is in f32 or in that type.
+    /// `None` if the device lacks the instructions for the type of `x`, or for its halves, or the
+    /// memory. The weight is in f32 or that type.
     pub fn new(x: &CubeTensor, weight: &CubeTensor, geometry: Geometry) -> Option<Self> {
         let can_be_read = [DType::F32, x.dtype].contains(&weight.dtype);
         if !can_be_read || !has_instructions(&x.client, factors_of(x)) {
@@ -59,7 +59,7 @@ impl Convolution {
         Self::with(x, weight, geometry, taken(x))
     }
 
-    /// Does the same for a given device capability.
+    /// The same for the given device.
     pub fn with(
         x: &CubeTensor,
         weight: &CubeTensor,
@@ -94,7 +94,7 @@ impl Convolution {
         })
     }
 
-    /// Uses one tile of each order, regardless of its expected speed.
+    /// In one tile of each order, regardless of the expected time.
     pub fn in_tiles(self, along: Tile, across: Tile) -> Self {
         Self {
             result: vec![along],
@@ -129,9 +129,8 @@ impl Convolution {
         self.slide([x, weight], addends, slide, outputs, &self.result)
     }
 
-    /// Computes the images' gradient from a [`Self::factor_of_result`] and a weight
-    /// [`Self::arranged`] as \[in, window, out\] for their tiles. Adds `plus`, which is like the
-    /// images.
+    /// The gradient of the images, from a [`Self::factor_of_result`], a weight [`Self::arranged`]
+    /// as \[in, window, out\] for their tiles, and `plus`, which is like the images.
     pub fn convolve_back(
         &self,
         dy: CubeTensor,
@@ -146,7 +145,7 @@ impl Convolution {
         self.slide([dy, weight], addends, slide, inputs, &self.images)
     }
 
-    /// Arranges a weight for the product in any of `tiles`: transposes the matrices of `sizes`.
+    /// A weight for the product in any of `tiles`: the matrices `sizes`, transposed.
     pub fn arranged(
         &self,
         weight: CubeTensor,
@@ -168,7 +167,7 @@ impl Convolution {
         )
     }
 
-    /// Converts images to factors, \[batch, height, width, channels\].
+    /// Images as factors, \[batch, height, width, channels\].
     pub fn factor_of_images(&self, images: CubeTensor) -> CubeTensor {
         self.factor_of(images, self.wide.inputs)
     }
@@ -186,8 +185,7 @@ impl Convolution {
         }
     }
 
-    /// Computes the result, or the images' gradient, for a factor with the given number of
-    /// channels.
+    /// The result or the gradient of the images, with `channels` channels.
     fn slide(
         &self,
         [source, weight]: [CubeTensor; 2],
@@ -206,8 +204,8 @@ impl Convolution {
         permute_nhwc_to_nchw(widen(out, channels))
     }
 
-    /// Computes the gradient of the weight from both factors, \[out, in, window height, window
-    /// width\], and the gradient of a bias as sums of `for_bias` over all pixels.
+    /// The gradient of the weight from both factors, \[out, in, window height, window width\], and
+    /// the gradient of a bias, from its sums over all pixels.
     pub fn weigh(
         &self,
         [x, dy]: [CubeTensor; 2],
@@ -215,7 +213,7 @@ impl Convolution {
     ) -> (CubeTensor, Option<CubeTensor>) {
         let (wide, parts) = (self.wide, self.parts);
         let bias = for_bias.map(|dy| ColumnSums::of(&Matrix::of_images(dy)));
-        // One kernel adds both if their vectors have the same length.
+        // Both are added up in one kernel, if their vectors are the same.
         let (beside, alone) = match bias {
             Some(bias) if fits_beside(&bias) => (Some(bias), None),
             other => (None, other.map(ColumnSums::add_up)),
@@ -245,7 +243,7 @@ impl Product for Convolution {
         self.factor_of_result(dy)
     }
 
-    /// Computes the images' gradient from that of the result.
+    /// The gradient of the images, from the gradient of the result.
     fn gradient_of_input(
         &self,
         dy: CubeTensor,
@@ -282,14 +280,14 @@ fn factors_of(x: &CubeTensor) -> DType {
     }
 }
 
-/// Converts images \[batch, channels, height, width\] to \[batch, height, width, channels\] with
-/// the given number of channels.
+/// Images \[batch, channels, height, width\] as \[batch, height, width, channels\], padded to
+/// `channels` channels.
 fn widen_images(images: CubeTensor, channels: u32) -> CubeTensor {
     widen(permute_nchw_to_nhwc(images), channels)
 }
 
-/// Computes the gradient of a weight in one tile, with the given channels and type, and adds that
-/// of a bias in the same kernel.
+/// The gradient of a weight in one tile, with the given channels and type. The gradient of a bias
+/// is added up beside it.
 fn weigh(
     [x, dy]: [&CubeTensor; 2],
     wide: Geometry,
@@ -305,8 +303,8 @@ fn weigh(
     let sums = memory(x, shape(of_parts), DType::F32);
     let sizes = [weight.outputs, weight.inputs, height, width];
     let out = memory(x, shape(sizes), dtype);
-    // SAFETY: a unit copies from places of `x` that it has found inside of an image, and from
-    // pixels and channels that `dy` has; it writes to numbers of `sums` that its part has.
+    // SAFETY: a unit copies from places of `x` that it has checked to be inside of an image, and
+    // from existing pixels and channels of `dy`; it writes to numbers of `sums` in its part.
     unsafe {
         multiply_parts::launch_unchecked(
             &x.client,
@@ -345,9 +343,9 @@ fn slide_in(
     let [height, width] = slide.grid();
     let rows = batch * height * width;
     let cubes = slide.below(tile, batch) * slide.beside(tile);
-    // SAFETY: a unit copies from places of `source` that it has found inside of an image, and from
-    // the rows of `weight` and `bias` below `features`; it writes to pixels of `out` that it has
-    // found inside as well, where `plus` has numbers too.
+    // SAFETY: a unit copies from places of `source` that it has checked to be inside of an image,
+    // and from the rows of `weight` and `bias` below `features`; it writes to pixels of `out` that
+    // it has also checked, where `plus` has numbers too.
     unsafe {
         convolve::launch_unchecked(
             &source.client,
@@ -358,7 +356,7 @@ fn slide_in(
             OF_RESULT,
             arg(source),
             arg(weight),
-            // A placeholder if absent.
+            // The kernel needs an argument, even an unused one.
             arg(addends.bias.as_ref().unwrap_or(weight)),
             arg(addends.plus.as_ref().unwrap_or(weight)),
             arg(&out),

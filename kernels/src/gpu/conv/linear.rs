@@ -15,17 +15,15 @@ use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product, apply};
 
-/// Computes `x · weight + bias + plus` on tensor cores, or returns `None` if they do not support
-/// it.
+/// `x · weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions;
+/// otherwise `None`. `weight` may be in f32: it is rounded to the type of `x`, but its gradient is
+/// not. Products of f32 use 16 bits of the mantissa.
 ///
-/// They support `x` in f32, f16 or bf16 on a GPU with the instructions. `x` is \[…, in\], `weight`
-/// \[in, out\] as in Burn's layer, `bias` \[out\], `plus` and the result \[…, out\]. `weight` may
-/// be in f32: it is rounded to the type of `x`, and its gradient is not. Of f32 numbers, sixteen
-/// bits are multiplied. Sums are in f32, and so is the bias.
+/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], `plus` and the
+/// result \[…, out\]. Sums are in f32, in which the bias is read too.
 ///
 /// # Panics
-///
-/// Panics unless [`crate::gpu::is_gpu`] is true for the tensors' device.
+/// If they are not on a device that [`crate::gpu::is_gpu`].
 pub fn linear<const D: usize>(
     x: &Tensor<D>,
     weight: &Tensor<2>,
@@ -67,16 +65,16 @@ const PIXEL: ConvOptions = ConvOptions {
 struct Linear {
     /// Input and output features.
     sizes: [usize; 2],
-    /// Shape of the input.
+    /// The shape of the input.
     shape: Shape,
     forward: Convolution,
-    /// The convolution from the output features to the input features. The gradient of its weight
-    /// is \[in, out\] in memory, like the layer's weight.
+    /// From output features to input features. The gradient of its weight is \[in, out\] in memory,
+    /// as the layer's weight is.
     back: Convolution,
 }
 
-/// Converts \[…, features\] to images of one pixel each. Copies tensors that are not contiguous
-/// (such as ones with padded rows), because the search for vectors fails on one-pixel images.
+/// \[…, features\] as images of one pixel each. A tensor that is not contiguous, such as one with
+/// padded rows, is copied first: a copy of one-pixel images would not use vectors.
 fn pixels(x: CubeTensor) -> CubeTensor {
     let x = into_contiguous(x);
     let features = x.meta.shape().iter().last().copied().unwrap_or(1);
@@ -85,7 +83,8 @@ fn pixels(x: CubeTensor) -> CubeTensor {
 }
 
 impl Linear {
-    /// Converts the pixels of images to a tensor like the input, except for the last dimension.
+    /// The pixels of images as the last dimension of a tensor with the other dimensions of the
+    /// input.
     fn unpixel(&self, images: CubeTensor, features: usize) -> CubeTensor {
         let before = self.shape.num_dims().saturating_sub(1);
         let before = self.shape.iter().copied().take(before);
@@ -121,7 +120,7 @@ impl Product for Linear {
         weight: CubeTensor,
         plus: Option<CubeTensor>,
     ) -> CubeTensor {
-        // It already has the right order: its numbers are matrices of one column each.
+        // It is in the right order already: its numbers are matrices of one column each.
         let weight = self
             .forward
             .arranged(weight, &self.forward.images, |sizes| Matrices {

@@ -1,11 +1,11 @@
 //! Convolutions and linear layers on NVIDIA's tensor cores, with their gradients, as implicit
-//! matrix products: only images, weights and results are stored in memory. Numbers in f32 are
-//! [`super::split`] first.
+//! matrix products: only images, weights and results are written to memory. [`super::split`] splits
+//! f32 numbers first.
 //!
 //! Chetlur et al. 2014, <https://arxiv.org/abs/1410.0759>, describe the method; CUTLASS's `conv`
 //! (its "optimized" iterators for two-dimensional convolutions) is the reference. Burn's own
-//! convolution (cubek-convolution 0.3.1) keeps one stage of at most 64 by 64 in shared memory, and
-//! shrinks it instead of dividing the long sum of a weight's gradient.
+//! kernels (cubek-convolution 0.3.1) keep one stage of at most 64 by 64 in shared memory. They
+//! shrink it instead of dividing the long sum of a weight's gradient.
 
 mod arrange;
 mod check;
@@ -40,19 +40,16 @@ use crate::gpu::ConvOptions;
 use geometry::Geometry;
 use launch::Convolution;
 
-/// Computes `x ⊛ weight + bias + plus` on tensor cores, or returns `None` if they do not support
-/// it.
+/// `x ⊛ weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions;
+/// otherwise `None`. `weight` may be in f32: it is rounded to the type of `x`, but its gradient is
+/// not. Products of f32 use 16 bits of the mantissa.
 ///
-/// They support `x` in f32, f16 or bf16 on a GPU with the instructions. `x` is \[batch, in, height,
-/// width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the result \[batch,
-/// out, out height, out width\]. The result lies channels-last in memory; `x` and `plus` are
-/// fastest in the same layout. `weight` may be in f32: it is rounded to the type of `x`, and its
-/// gradient is not. Of f32 numbers, sixteen bits are multiplied. Sums are in f32, and so is the
-/// bias.
+/// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias`
+/// \[out\], the result \[batch, out, out height, out width\]. In memory the result's channels come
+/// last; this is also the best layout for `x` and `plus`. Sums are in f32, and so is the bias.
 ///
 /// # Panics
-///
-/// Panics unless [`crate::gpu::is_gpu`] is true for the tensors' device.
+/// If they are not on a device that [`crate::gpu::is_gpu`].
 pub fn conv2d(
     x: &Tensor<4>,
     weight: &Tensor<4>,
@@ -68,12 +65,11 @@ pub fn conv2d(
     Some(operation::apply(convolution, x, weight, bias, plus))
 }
 
-/// Returns true if `device` supports [`conv2d`] and [`linear`]: it has the instructions for f16 and
+/// Whether [`conv2d`] and [`linear`] work on `device`: it has the instructions for f16, and for
 /// bf16, into which f32 is split.
 ///
 /// # Panics
-///
-/// Panics unless [`crate::gpu::is_gpu`] is true for the device.
+/// If it is not one that [`crate::gpu::is_gpu`].
 pub fn multiplies_on(device: &Device) -> bool {
     let one = primitive(Tensor::<1>::zeros([1], &device.clone().inner()));
     [DType::F16, DType::BF16].map(|dtype| has_instructions(&one.client, dtype)) == [true; 2]

@@ -1,4 +1,4 @@
-//! Products as operations in Burn's graph.
+//! Connects products to Burn's graph.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use burn_cubecl::tensor::CubeTensor;
 
 use crate::branches;
 
-/// A layer that multiplies its input by a weight, with optional addends, as an operation of the
-/// graph.
+/// A layer that multiplies its input with a weight and may add to the product, as an operation of
+/// the graph.
 pub(super) trait Product: Debug + Send + Sync + 'static {
     /// Computes the result.
     fn forward(&self, input: CubeTensor, weight: CubeTensor, addends: Addends) -> CubeTensor;
 
-    /// Converts the result's gradient to a factor for the next two functions.
+    /// The gradient of the result as a factor, for the next two functions.
     fn factor(&self, dy: CubeTensor) -> CubeTensor;
 
-    /// Computes the input's gradient from a [`Self::factor`] of the result's gradient, and adds
-    /// `plus`, which is like the input.
+    /// The gradient of the input, from a [`Self::factor`] of the result's gradient, and `plus`,
+    /// which is like the input.
     fn gradient_of_input(
         &self,
         dy: CubeTensor,
@@ -33,8 +33,8 @@ pub(super) trait Product: Debug + Send + Sync + 'static {
         plus: Option<CubeTensor>,
     ) -> CubeTensor;
 
-    /// Computes the weight's gradient, in the weight's type, and the bias's, in f32, as the sums of
-    /// `for_bias` over all pixels.
+    /// The gradients of the weight, in its type, and of the bias, in f32; the latter if its sums
+    /// over all pixels are `for_bias`.
     fn gradients_of_parameters(
         &self,
         input: CubeTensor,
@@ -42,11 +42,11 @@ pub(super) trait Product: Debug + Send + Sync + 'static {
         for_bias: Option<CubeTensor>,
     ) -> (CubeTensor, Option<CubeTensor>);
 
-    /// Computes the bias's gradient alone, in f32.
+    /// The gradient of the bias alone, in f32.
     fn gradient_of_bias(&self, dy: CubeTensor) -> CubeTensor;
 }
 
-/// Addends of a product.
+/// Summands of a product.
 pub(super) struct Addends {
     /// One number for every channel, in f32.
     pub bias: Option<CubeTensor>,
@@ -70,14 +70,14 @@ impl Addends {
         Self { plus, ..self }
     }
 
-    /// Returns the presence of a bias and of a full addend.
+    /// Whether there is a bias, and a summand for every number.
     pub fn are_there(&self) -> [bool; 2] {
         [self.bias.is_some(), self.plus.is_some()]
     }
 }
 
-/// Applies `product` to an input and a weight, and adds a bias (read in f32) and `plus`. The same
-/// kernel adds `plus` if it has the given shape and the input's type.
+/// The result of `product` for an input, a weight, a bias, which is read in f32, and a summand. The
+/// same kernel adds the summand if it has the shape of the result and the type of the input.
 pub(super) fn apply<const D: usize, const W: usize>(
     product: Arc<dyn Product>,
     input: &Tensor<D>,
@@ -151,8 +151,8 @@ product_ops! {
     product_and_both<4>(bias, plus);
 }
 
-/// Computes the result and adds the operation to the graph. Backward reads input and weight, which
-/// come first; then come a bias, if there is one, and what is added to the result.
+/// Adds the operation to the graph. Backward reads input and weight, which come first. The bias, if
+/// any, and the summand of the result follow.
 fn record<C: CheckpointStrategy, const N: usize>(
     inputs: [&FloatTensor<Autodiff<Cube, C>>; N],
     addends: Addends,
@@ -177,7 +177,7 @@ fn record<C: CheckpointStrategy, const N: usize>(
     }
 }
 
-/// State kept from forward to backward.
+/// The state that forward keeps for backward.
 #[derive(Clone, Debug)]
 struct State {
     input: NodeId,

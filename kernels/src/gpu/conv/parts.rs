@@ -1,5 +1,5 @@
-//! Adds the parts of a convolution's weight gradient one after the other, and converts the sum to
-//! the order and type of the weight.
+//! Adds up the parts of the gradient of a convolution's weight, one after the other, and converts
+//! it to the order and type of the weight.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
@@ -13,14 +13,14 @@ use super::shape::Slide;
 /// Vector length of a part as it is read here.
 const VECTOR: usize = 4;
 
-/// Largest number of a feature's channels in a cube: with a window of nine places, one vector for
-/// almost every unit.
+/// Maximum channels of a feature that a cube has at once: with a window of nine places, a vector
+/// for almost every unit.
 const CHANNELS: usize = 112;
 
-/// Largest number of values of a cube in shared memory.
+/// Maximum numbers that a cube has in shared memory.
 const IN_CUBE: usize = 8192;
 
-/// Division of the sum.
+/// The division of the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parts {
     pub count: u32,
@@ -28,7 +28,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Divides a sum of `steps` steps into at most `count` parts.
+    /// At most `count` parts of a sum of `steps` steps.
     pub fn new(steps: u32, count: u32) -> Self {
         let of_part = steps.div_ceil(count.max(1)).max(1);
         Self {
@@ -38,22 +38,21 @@ impl Parts {
     }
 }
 
-/// Conversion from the order of parts, \[features, window, channels\], to that of the weight,
-/// \[outputs, inputs, window\].
+/// The conversion from the order of parts, \[features, window, channels\], to the order of the
+/// weight, \[outputs, inputs, window\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Arrangement {
-    /// Both orders are equal, in whole vectors.
+    /// The orders are the same; whole vectors.
     Same,
-    /// A cube holds this many channels of a feature in shared memory, and writes adjacent numbers.
+    /// A cube has `channels` channels of a feature in shared memory, and writes adjacent numbers.
     InCubes { channels: usize },
-    /// A unit scatters a vector's numbers, because shared memory cannot hold the windows of four
-    /// channels.
+    /// A unit writes the numbers of a vector one by one: shared memory has no room for the windows
+    /// of four channels.
     Scattered,
 }
 
 impl Arrangement {
-    /// Chooses the conversion for `depth` channels of a part, of which `inputs` belong to the
-    /// weight.
+    /// For `depth` channels of a part; the weight has `inputs` of them.
     fn of(window: usize, depth: usize, inputs: usize) -> Self {
         let most = (IN_CUBE / window).min(CHANNELS) / VECTOR;
         // The same number for each cube.
@@ -66,7 +65,7 @@ impl Arrangement {
         }
     }
 
-    /// Returns the number of cubes for these features, channels and places of the window.
+    /// Cubes for these numbers of features, channels and places under the window.
     fn cubes(self, [features, depth, window]: [usize; 3]) -> usize {
         match self {
             Self::InCubes { channels } => features * (depth / channels),
@@ -83,9 +82,9 @@ impl Arrangement {
     }
 }
 
-/// Adds `count` parts of `slide` into `out`, \[outputs, inputs, window height, window width\].
-/// Drops features and channels beyond `outputs` and `inputs`. Adds the parts of a bias's gradient
-/// in the same kernel if [`fits_beside`] allows it.
+/// Adds up `count` parts of `slide` to `out`, \[outputs, inputs, window height, window width\].
+/// Features and channels behind `outputs` and `inputs` are left out. The same kernel adds up the
+/// parts of a bias's gradient, if its vectors are [`fits_beside`].
 pub(super) fn add_up(
     sums: &CubeTensor,
     out: &CubeTensor,
@@ -99,8 +98,8 @@ pub(super) fn add_up(
     let order = Arrangement::of(window, depth, inputs as usize);
     let cubes = order.cubes([slide.features as usize, depth, window]);
     let cubes_of_bias = bias.map_or(0, |bias| bias.division.cubes_to_finish());
-    // SAFETY: each vector of `sums` is read by a unit of its own, or by a cube's; writes go to
-    // numbers that `out` has; columns of the bias are written by units that have checked them.
+    // SAFETY: each vector of `sums` is read by one unit or one cube; only existing numbers of `out`
+    // are written; the columns of the bias are written by units that have checked them.
     unsafe {
         add_parts::launch_unchecked(
             &sums.client,
@@ -111,7 +110,7 @@ pub(super) fn add_up(
             order.written(),
             arg(sums),
             arg(out),
-            // A placeholder if absent.
+            // The kernel needs an argument, even an unused one.
             arg(bias.map_or(sums, |bias| &bias.sums)),
             arg(bias.map_or(sums, |bias| &bias.out)),
             bias.map_or(0, |bias| bias.division.parts),
@@ -204,7 +203,7 @@ fn add_in_order<F: Float, Q: Size, R: Size>(
     }
 }
 
-/// Returns the sum of the vector at `at` over all parts, which have `vectors` vectors each.
+/// The sum of the vectors at `at` of all parts, which have `vectors` each.
 #[cube]
 fn sum<Q: Size>(
     parts: &[Vector<f32, Q>],
@@ -262,7 +261,7 @@ fn add_in_cubes<F: Float, Q: Size, R: Size>(
     #[comptime] channels: usize,
 ) {
     let window = comptime!(sizes.window);
-    // Puts places of the window, whose writes are adjacent, into different banks.
+    // Places of the window, which are written next to each other, then lie in different banks.
     let pitch = comptime!(channels + VECTOR);
     let mut exchanged = Shared::<[f32]>::new_slice(comptime!(window * pitch));
     let width = Q::value();

@@ -1,4 +1,4 @@
-//! The choice of tiles for a product, by an estimate of its time on a GPU like an H100.
+//! Chooses tiles for a product by their estimated time on a GPU like an H100.
 
 use super::halo::Halo;
 use super::parts::Parts;
@@ -7,40 +7,38 @@ use super::tile::{Instruction, Order, STAGE_DEPTH, Tile};
 use super::tune::CANDIDATES;
 use super::weights;
 
-/// Time to write and read a number of a part, in the unit of [`Tile::step_time`] and to be
-/// multiplied by [`Instruction::factor`]: 8 bytes at 3 TB/s, where each of 132 SMs takes 65 such
-/// units in a nanosecond with `mma`, whose factor is 100. An estimate, not measured.
+/// Time to write a number of a part and read it again, in the unit of [`Tile::step_time`] per
+/// [`Instruction::factor`]: 8 bytes at 3 TB/s. Each of 132 SMs takes 65 units in a nanosecond with
+/// `mma`, whose factor is 100. An estimate, not measured.
 const NUMBER: f64 = 0.0017;
 
-/// Largest number of times that the cubes of a gradient fill all SMs.
+/// Maximum number of times that the cubes of a gradient fill all SMs.
 const WAVES: u32 = 8;
 
-/// Largest size in bytes of all parts of a gradient, unless one part is larger. cubecl's memory
-/// pages are as large as the largest tensor, so a larger one would determine the memory of all
-/// others.
+/// Maximum bytes of all parts of a gradient, unless one part takes more. cubecl's memory pages are
+/// as large as the largest tensor, so this tensor would decide the memory of all others.
 const PARTS: u32 = 64 << 20;
 
 /// The relevant properties of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gpu {
     pub processors: u32,
-    /// Largest shared memory of a cube in bytes.
+    /// Maximum shared memory of a cube, in bytes.
     pub memory: usize,
-    /// Instruction for its convolutions.
+    /// The instruction of its convolutions.
     pub instruction: Instruction,
-    /// True if sources may stay in shared memory.
+    /// Whether sources may stay in shared memory.
     pub halos: bool,
 }
 
 impl Gpu {
-    /// Returns the time of `cubes` cubes of `steps` steps each.
+    /// The time of `cubes` cubes with `steps` steps each.
     fn time(self, tile: Tile, slide: Slide, cubes: u32, steps: u32) -> f64 {
         let waves = cubes.div_ceil(self.processors.max(1) * tile.at_once());
         f64::from(waves) * (f64::from(steps) + tile.beside_steps()) * tile.step_time(slide)
     }
 
-    /// Returns the tiles for a convolution of `batch` images, or for the images' gradient, the one
-    /// expected to be fastest first.
+    /// For a convolution of `batch` images, or their gradient: the fastest first, by estimate.
     pub fn tiles(self, slide: Slide, batch: u32) -> Vec<Tile> {
         let halo = |tile: Tile| {
             let halo = Halo::of(&tile, slide, batch).filter(|_| self.halos)?;
@@ -56,8 +54,8 @@ impl Gpu {
         })
     }
 
-    /// Returns the tiles for the weight's gradient over `pixels` pixels, the one expected to be
-    /// fastest first, and the best division into parts.
+    /// For the gradient of a convolution's weight, over `pixels` pixels: the fastest first, in the
+    /// best parts for it.
     pub fn tiles_and_parts(self, slide: Slide, pixels: u32) -> (Vec<Tile>, Parts) {
         let numbers = slide.features * slide.under_window();
         let steps = pixels.div_ceil(STAGE_DEPTH as u32);
@@ -72,7 +70,7 @@ impl Gpu {
                 parts.steps * slide.terms(),
             ) + written
         };
-        // As many parts as fill the SMs once, twice, and so on.
+        // As many parts as fill the SMs once, or twice, and so on.
         let fastest = |tile: Tile| {
             let at_once = self.processors * tile.at_once();
             let most = (PARTS / size_of::<f32>() as u32 / numbers.max(1)).max(1);
@@ -88,12 +86,12 @@ impl Gpu {
         (self.sorted(tiles(), |tile| time(tile, parts)), parts)
     }
 
-    /// Returns the tiles that fit into memory, sorted by `time`, which is computed once for each.
+    /// The tiles that fit into memory, the least `time` first, which is computed once for each.
     fn sorted(self, tiles: impl Iterator<Item = Tile>, time: impl Fn(&Tile) -> f64) -> Vec<Tile> {
         let timed = self.fitting(tiles).map(|tile| (time(&tile), tile));
         let mut timed: Vec<(f64, Tile)> = timed.collect();
         timed.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        // The weight has the same layout for all of them.
+        // All of them must use one layout of the weight.
         let has_halo = |tile: &Tile| tile.halo.is_some();
         let best = timed.first().map(|(_, tile)| has_halo(tile));
         let tiles = timed.into_iter().map(|(_, tile)| tile);
@@ -101,7 +99,7 @@ impl Gpu {
         tiles.take(CANDIDATES).collect()
     }
 
-    /// Returns the tiles that fit into memory.
+    /// The tiles that fit into memory.
     fn fitting(self, tiles: impl Iterator<Item = Tile>) -> impl Iterator<Item = Tile> {
         tiles.filter(move |tile| tile.bytes() <= self.memory)
     }
@@ -164,7 +162,7 @@ mod tests {
             ..slide(32, 160, 160)
         };
         assert!(!stays(one, 256));
-        // Nine of a square's pixels would belong to an image.
+        // Nine of the pixels of a square would be an image's.
         assert!(!stays(slide(3, 64, 64), 1 << 16));
     }
 

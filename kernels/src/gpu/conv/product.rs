@@ -1,7 +1,7 @@
-//! The matrix product shared by both kernels. It copies factors into shared memory while tensor
-//! cores work on earlier ones; the sums stay in the registers of a plane.
+//! The product behind both kernels. Factors are copied into shared memory while tensor cores
+//! compute with the previous ones. Sums stay in the registers of a plane.
 //!
-//! Stages rotate as in CUTLASS's `MmaMultistage`.
+//! Stages take turns as in CUTLASS's `MmaMultistage`.
 
 use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;
@@ -14,9 +14,9 @@ use super::warpgroups;
 /// Copies factors into shared memory.
 #[cube]
 pub(super) trait Feed {
-    /// Begins one of a unit's copies ([`Tile::copies`]) for a step, from `first` or `second` to the
-    /// stage at vector `to` of `stages`, in the order of `tile`. Copies zeros for a step that does
-    /// not exist.
+    /// Begins one of a unit's copies ([`Tile::copies`]) of the factors of a step, from `first` or
+    /// `second` to the stage at vector `to` of `stages`, in the order of `tile`. Copies zeros for a
+    /// step that does not exist.
     fn begin<F: Float, V: Size>(
         &self,
         first: &[Vector<F, V>],
@@ -30,7 +30,7 @@ pub(super) trait Feed {
     );
 }
 
-/// Computes the product of the factors of `steps` steps from `feed`.
+/// The product of the factors of `feed` in `steps` steps.
 #[cube]
 pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     feed: &From,
@@ -64,7 +64,7 @@ pub(super) fn begin_step<F: Float, V: Size, From: Feed + CubeType>(
     commit();
 }
 
-/// Computes the same with planes that multiply independently.
+/// The same by planes that each multiply their own part.
 #[cube]
 fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
     feed: &From,
@@ -95,7 +95,7 @@ fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
     let beside = comptime!(tile.tiles[1] / 2);
     let groups = comptime!(STAGE_DEPTH / DEPTH * beside);
     for step in 0..steps {
-        // The data of this step has arrived, and no unit still reads the previous step's stage.
+        // The data of this step has arrived, and no unit still reads the previous step.
         wait(comptime!(tile.stages - 2));
         sync_cube();
         let stage = stage_of(step, tile);
@@ -108,8 +108,8 @@ fn of_planes<F: Float, V: Size, From: Feed + CubeType>(
             for two in 0..beside {
                 let group = comptime!(deep * beside + two);
                 let columns = columns::<F, V>(&stages, stage, deep, two, tile);
-                // Between the products, so that addresses are computed while tensor cores work.
-                // Without a branch, because a branch would limit the compiler's reordering.
+                // Among the products, so that addresses are computed while tensor cores compute.
+                // Without a branch, because the compiler does not reorder across one.
                 #[unroll]
                 for copy in
                     comptime!(copies * group / groups)..comptime!(copies * (group + 1) / groups)
@@ -146,16 +146,15 @@ fn corner_of_plane(#[comptime] tile: Tile) -> (u32, u32) {
     (row, plane % beside * comptime!(tile.plane_columns() as u32))
 }
 
-/// Returns the row of this unit's first pair in its cube, and the column of its plane. The other
-/// pairs are [`row_of_pair`] below.
+/// The row of this unit's first pair in its cube, and the column of its plane. The other pairs are
+/// [`row_of_pair`] below.
 #[cube]
 pub(super) fn row_and_column(#[comptime] tile: Tile) -> (u32, u32) {
     let (row, column) = corner_of_plane(tile);
     (row + UNIT_POS % comptime!(LANES as u32) / 4, column)
 }
 
-/// Returns the distance in rows from a unit's first pair to another, with two pairs per
-/// instruction.
+/// Rows from the first pair to the other pairs of a unit, two of each instruction.
 pub(super) const fn row_of_pair(pair: usize, tile: Tile) -> u32 {
     (pair / 2 * tile.rows_apart() + pair % 2 * ROWS / 2) as u32
 }
@@ -185,7 +184,7 @@ fn rows<F: Float, V: Size>(
     rows
 }
 
-/// Reads the columns of this plane for two adjacent instructions.
+/// The columns of this plane for two adjacent instructions.
 #[cube]
 fn columns<F: Float, V: Size>(
     stages: &[Vector<F, V>],

@@ -1,4 +1,4 @@
-//! Compile-time sizes of a convolution or its gradient: everything except the number of images.
+//! Sizes of the sliding window: all constants of a kernel except for the number of images.
 
 use super::super::split::{HALVES, TERMS};
 use super::super::tensor_cores::Keep;
@@ -21,15 +21,15 @@ pub(super) struct Slide {
     pub stride: [u32; 2],
     /// Zeros around the images of the convolution: above and below, left and right.
     pub padding: [u32; 2],
-    /// True for the gradient; `source` is then the gradient of the convolution's result.
+    /// Whether this is the gradient; `source` is then the gradient of the result.
     pub back: bool,
     /// True if numbers are split into halves.
     pub split: bool,
 }
 
 impl Slide {
-    /// Returns the result's pixels that see the same part of the window: all pixels of a
-    /// convolution; those of its gradient that are a stride apart.
+    /// Pixels of the result that see the same part of the window: all pixels of a convolution; the
+    /// pixels of its gradient that are a stride apart.
     pub const fn grid(&self) -> [u32; 2] {
         let [height, width] = self.result;
         match self.back {
@@ -41,7 +41,7 @@ impl Slide {
         }
     }
 
-    /// Returns the number of grids in the result.
+    /// Number of grids of the result.
     pub const fn grids(&self) -> u32 {
         match self.back {
             true => self.stride[0] * self.stride[1],
@@ -49,7 +49,7 @@ impl Slide {
         }
     }
 
-    /// Returns the cubes along the product's rows, for the images of one grid.
+    /// Cubes for the rows of the product of `batch` images, in one grid.
     pub fn below(&self, tile: Tile, batch: u32) -> u32 {
         let [height, width] = self.grid();
         match tile.halo {
@@ -68,8 +68,8 @@ impl Slide {
         self.depth.is_multiple_of(STAGE_DEPTH as u32)
     }
 
-    /// The source usually lies under the window several times. CUTLASS's convolutions keep it in
-    /// the near cache, and weights in the far one.
+    /// The caches for the source, which mostly lies under the window several times. CUTLASS's
+    /// convolutions keep it near, and weights far.
     pub const fn keep(&self) -> Keep {
         match self.window {
             [1, 1] => Keep::Far,
@@ -77,12 +77,12 @@ impl Slide {
         }
     }
 
-    /// Returns the number of halves per number of the source.
+    /// Parts of a number of the source: 2 if it is split.
     pub const fn halves(&self) -> u32 {
         if self.split { HALVES } else { 1 }
     }
 
-    /// Returns the number of products that replace a product of two numbers.
+    /// Partial products of a product.
     pub const fn terms(&self) -> u32 {
         if self.split { TERMS } else { 1 }
     }

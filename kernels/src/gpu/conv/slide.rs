@@ -1,7 +1,8 @@
-//! The convolution and the gradient of its images as one implicit matrix product: a row per result
-//! pixel, a column per result channel, and a sum over the values under the window.
+//! The convolution and the gradient of its images, as one matrix product that is never written out:
+//! a row per pixel of the result, a column per channel of it, and a sum over the numbers under the
+//! window.
 //!
-//! Images are \[batch, height, width, channels\]; a weight is \[channels of the result, window
+//! Images are \[batch, height, width, channels\], a weight is \[channels of the result, window
 //! rows, window columns, channels of the source\].
 
 use cubecl::prelude::*;
@@ -21,7 +22,8 @@ const CHUNKS: usize = STAGE_DEPTH / VECTOR;
 /// Rows of a stage that a plane copies at once; neighbouring lanes write to different banks.
 const AT_ONCE: usize = LANES / CHUNKS;
 
-/// Writes the result, `rows` pixels of each grid. Reads `bias` and `plus` only if `added` says so.
+/// Writes the result, `rows` pixels of each grid. `bias` and `plus` are read only if `added` says
+/// so.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn convolve<F: Float, V: Size, R: Float, Q: Size>(
     source: &[Vector<F, V>],
@@ -43,7 +45,7 @@ pub(super) fn convolve<F: Float, V: Size, R: Float, Q: Size>(
     write::<R, Q>(&sums, bias, plus, out, rows, added, slide, tile);
 }
 
-/// Computes the product with a source that is copied again for each place of the window.
+/// The product with a source that is copied again for each place of the window.
 #[cube]
 fn in_stages<F: Float, V: Size>(
     source: &[Vector<F, V>],
@@ -64,14 +66,14 @@ fn in_stages<F: Float, V: Size>(
     product::<F, V, UnderWindow>(&under, source, weight, steps, tile)
 }
 
-/// The part of the window that a grid sees: from the first row and column on in steps of a stride.
+/// The part of the window that a grid sees: from the first row and column on, in steps of a stride.
 #[derive(CubeType)]
 struct Window {
     first_row: u32,
     first_column: u32,
     rows: u32,
     columns: u32,
-    /// Divisors: the places of the window part and its columns, or one where a grid sees nothing.
+    /// Divisors: its places, and its columns; 1 if a grid sees nothing.
     by_places: u32,
     by_columns: u32,
 }
@@ -108,8 +110,8 @@ impl Window {
     }
 }
 
-/// The pixels under the window's first number, for the product rows that a unit copies. Pixels
-/// above or to the left of an image have very large coordinates.
+/// The pixels under the window's first number, for the rows of the product that a unit copies.
+/// Pixels above or left of an image have very large coordinates.
 #[derive(CubeType)]
 struct Corners {
     /// Index among the pixels of all images.
@@ -179,7 +181,7 @@ pub(super) fn chunk_of_unit() -> u32 {
     UNIT_POS % comptime!(LANES as u32) / comptime!(AT_ONCE as u32)
 }
 
-/// Returns the place of a row's vector in a stage whose rows are `pitch` apart.
+/// The place of a vector of a row in a stage; rows are `pitch` apart.
 #[cube]
 fn in_stage(row: u32, chunk: u32, #[comptime] pitch: u32, #[comptime] tile: Tile) -> u32 {
     match comptime!(tile.instruction) {
@@ -188,7 +190,7 @@ fn in_stage(row: u32, chunk: u32, #[comptime] pitch: u32, #[comptime] tile: Tile
     }
 }
 
-/// Factors of a step: the values under the window of each pixel, and the weight.
+/// The factors of a step: a row per pixel, with the numbers under its window, and the weight.
 #[derive(CubeType)]
 struct UnderWindow {
     corners: Corners,
@@ -216,8 +218,8 @@ impl Feed for UnderWindow {
         let of_terms = comptime!(slide.terms() * vectors);
         let of_pixel = comptime!(slide.halves() * vectors);
         let in_window = self.window.rows * self.window.columns;
-        // If a step does not divide the channels, all window places come before more channels,
-        // because the pixels under neighbouring places are the same.
+        // All places of the window before more channels, if a step does not divide them: the pixels
+        // under neighbouring places are the same.
         let (at, vector) = if comptime!(slide.is_divided()) {
             let places = self.window.by_places;
             let chunk = step / places * comptime!(CHUNKS as u32) + chunk_of_unit();
@@ -319,7 +321,7 @@ fn pixel_of(row: u32, rows: u32, #[comptime] slide: Slide, #[comptime] tile: Til
     }
 }
 
-/// Returns the pixel of a product's row, and whether it belongs to the result.
+/// The same for a row of the product.
 #[cube]
 fn pixel_of_grid(row: u32, rows: u32, #[comptime] slide: Slide) -> (u32, bool) {
     let [height, width] = comptime!(slide.result);

@@ -1,5 +1,5 @@
-//! Compares every tile with the same computation in f64 on CUDA, if `BURN_DIST_TEST_DEVICE`
-//! requests it, as the run on CUDA in software does; docs/internals/soft-cuda.md.
+//! Compares every tile with a reference in f64, on CUDA: if `BURN_DIST_TEST_DEVICE` asks for it, as
+//! the run on CUDA in software does; docs/gpu.md.
 
 use burn::backend::Cube;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor};
@@ -109,7 +109,7 @@ impl Case {
     }
 
     fn assert_close(&self, found: &Results, expected: &Results, how: &str) {
-        // Sums are in f32; results are rounded once. Of f32 numbers, sixteen bits are multiplied.
+        // Sums are in f32; results are rounded once. Products of f32 use 16 bits of the mantissa.
         let (rounding, of_sums) = match self.dtype {
             FloatDType::F16 => (2f64.powi(-11), 1e-6),
             FloatDType::F32 => (2f64.powi(-16), OF_HALVES),
@@ -130,11 +130,11 @@ impl Case {
     }
 }
 
-/// Tolerance for sums of split numbers, relative to the largest.
+/// Tolerance of sums of split numbers, relative to the largest.
 const OF_HALVES: f64 = 8e-6;
 
-/// The weight's possible types for those of the images, and the tolerance for its gradient relative
-/// to the largest value.
+/// Types of the weight and of the images, and the tolerance of the weight's gradient, relative to
+/// the largest.
 const OF_WEIGHT: [(FloatDType, FloatDType, f64); 3] = [
     (FloatDType::BF16, FloatDType::BF16, 1.0),
     (FloatDType::BF16, FloatDType::F32, 1e-6),
@@ -160,7 +160,7 @@ fn on(device: &Device, dtype: FloatDType, tensor: Tensor<4>) -> Tensor<4> {
     Tensor::from_data(tensor.into_data(), (device, dtype.into()))
 }
 
-/// Computes `case` in tiles of its own choice, or in those that `choose` sets.
+/// Computes `case` in its own choice of tiles, or in the tiles that `choose` sets.
 fn check(device: &Device, case: Case, choose: impl Fn(&mut Convolution)) -> Results {
     let given = case.draw();
     let expected = case.expected(&given);
@@ -227,7 +227,7 @@ fn sources_that_stay_for_all_places_of_a_window_on_tensor_cores() {
         ([1, 32, 8, 32], 64),
         ([8, 32, 7, 8], 32),
         ([1, 96, 15, 31], 32),
-        // The gradient of these images is computed differently.
+        // The gradient of its images is computed otherwise.
         ([1, 32, 8, 8], 24),
     ];
     for (x, outputs) in sizes {
@@ -271,8 +271,7 @@ fn every_division_into_parts_on_tensor_cores() {
     }
 }
 
-/// Returns a choice of the first tile of an instruction, with the given number of stages, for all
-/// three products.
+/// The first tile of an instruction, in `stages` stages, for all three.
 fn choose(instruction: Instruction, stages: Option<usize>) -> impl Fn(&mut Convolution) {
     move |convolution| {
         let first = |order| {
@@ -377,7 +376,7 @@ fn a_window_that_no_cube_has_in_memory_on_tensor_cores() {
     check(&device, case, |_| {});
 }
 
-/// Addends of a product: a bias, and one number for every number of the result.
+/// Summands of a product: a bias, and one for every number.
 #[derive(Clone, Copy, Debug)]
 struct Added {
     bias: bool,
@@ -410,7 +409,7 @@ struct Addend {
 }
 
 impl Added {
-    /// Draws the addends, and adds them to `y` as well.
+    /// Adds to `y` too.
     fn draw(self, case: &Case, y: &mut [f64], device: &Device) -> Addend {
         let plane = y.len() / case.x[0] / case.outputs;
         let bias: Vec<f32> = (0..case.outputs).map(|n| n as f32 / 4.0 - 1.0).collect();
@@ -499,8 +498,7 @@ fn the_gradient_of_a_bias_is_the_sum_over_all_pixels_on_cuda() {
     let Some(device) = device("the gradient of a bias") else {
         return;
     };
-    // Pixels that are read one by one, several at once, and both; with enough parts for the parts
-    // too.
+    // Pixels that are read one by one, several at once, and both; enough parts for the same.
     for shape in [[1, 5, 1, 3], [4, 24, 20, 21], [3, 255, 25, 28]] {
         for dtype in [FloatDType::BF16, FloatDType::F32] {
             let [_, channels, height, width] = shape;

@@ -5,45 +5,45 @@ use super::super::warpgroup;
 use super::halo::Halo;
 use super::shape::Slide;
 
-/// Length of the sum per stage: two instructions deep.
+/// Depth of a stage: two instructions.
 pub(super) const STAGE_DEPTH: usize = 2 * DEPTH;
 
-/// Smallest and largest number of stages. One is read while the others arrive; with `wgmma` two are
-/// read.
+/// Minimum and maximum stages: one is computed with while the others arrive; with `wgmma`, two.
 const STAGES: [usize; 2] = [2, 4];
 const STAGES_OF_WARPGROUPS: [usize; 2] = [4, 5];
 
-/// Bytes of an SM's memory that warpgroups leave to its cache, which keeps repeated copies.
+/// Bytes of an SM's memory that warpgroups leave to its cache, which keeps data that is copied
+/// again.
 const CACHE: usize = 64 << 10;
 
-/// Time of a warpgroup's plane on an SM to issue a step's instructions, about 170 of them, in the
-/// unit of [`Tile::step_time`].
+/// Time that a plane of a warpgroup takes to issue a step's instructions, about 170, in the unit of
+/// [`Tile::step_time`].
 const ISSUED: f64 = 170.0 / 4.0 * 64.0;
 
-/// Time of shared memory and the cache in it for a row or a column of a step's factors, in the unit
-/// of [`Tile::step_time`]: to pass it to an instruction, and to fetch it from the L2 cache, or from
-/// its own where it is read first. Shared memory moves 128 bytes per clock, in which tensor cores
-/// compute a step's sum for 64 numbers; copies of 64 bytes use half of this bandwidth, adjacent
-/// ones all of it. Counted by Nsight Compute on an H200, except for the last, which is derived from
-/// the others.
+/// Time of shared memory and its cache for a row or a column of a step's factors, in the unit of
+/// [`Tile::step_time`]: to give it to an instruction; to copy it from the second-level cache, alone
+/// or together with its neighbours; to copy it from the SM's own cache. Shared memory moves 128
+/// bytes a clock; meanwhile tensor cores take a step's sum for 64 numbers. Copies of 64 bytes use
+/// half of the 128 bytes, adjacent copies all of them. Nsight Compute counted them on an H200,
+/// except for the last, which is derived from the others.
 const GIVEN: f64 = 32.0;
 const TAKEN: f64 = 64.0;
 const TAKEN_TOGETHER: f64 = 32.0;
 const TAKEN_FROM_NEAR: f64 = 120.0;
 
-/// Share of the repeated data under the window that comes from the L2 cache, for rows of
-/// consecutive pixels. An estimate, not measured.
+/// Share of the source that comes from the second-level cache, if it lies under the window several
+/// times and rows of pixels follow each other. An estimate, not measured.
 const OF_WINDOW: f64 = 0.35;
 
-/// Number of planes whose sums fit into the registers of an SM.
+/// Planes whose sums fit into the registers of an SM.
 const PLANES: usize = 8;
 
-/// Registers of an SM, and the approximate registers of a warpgroup's unit beside its sums: with a
-/// source in stages, and with a resident one.
+/// Registers of an SM, and those of a unit of warpgroups besides its sums, about: with a source in
+/// stages, and with one that stays.
 const REGISTERS: usize = 65_536;
 const BESIDE_SUMS: [usize; 2] = [46, 32];
 
-/// Shared memory in bytes that an SM with `wgmma` gives to cubes.
+/// Shared memory that an SM with `wgmma` gives to cubes, in bytes.
 const MEMORY: usize = 232_448;
 
 /// The instruction that multiplies matrices.
@@ -56,9 +56,9 @@ pub(super) enum Instruction {
 }
 
 impl Instruction {
-    /// Returns the number of result values whose step sums the tensor cores of an SM compute while
-    /// a row or a column of a step's factors arrives from the L2 cache: 5.5 TB/s for the 132 SMs of
-    /// an H100, 550 or 800 TFLOP/s. Estimates, not measured.
+    /// Numbers of the result for which an SM's tensor cores take a step's sum, in the time in which
+    /// the second-level cache delivers a row or a column of a step's factors. It delivers 5.5 TB/s
+    /// to the 132 SMs of an H100, which compute 550 or 800 TFLOP/s. Estimates, not measured.
     pub const fn factor(self) -> f64 {
         match self {
             Self::Mma => 100.0,
@@ -67,7 +67,7 @@ impl Instruction {
     }
 }
 
-/// Layout of the factors in a stage.
+/// The layout of factors in a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Order {
     /// A row of the stage is a row of the first factor, or a column of the second.
@@ -77,14 +77,13 @@ pub(super) enum Order {
     Across,
 }
 
-/// The work of one cube: a part of the result, held in the registers of its planes, over a sum that
-/// passes through shared memory in stages.
+/// The work of one cube: a part of the result in the registers of its planes. The factors come
+/// through shared memory in stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tile {
-    /// Number of planes along the rows and along the columns.
+    /// Planes down and across.
     pub planes: [usize; 2],
-    /// Instructions of a plane along the rows and along the columns; an even number along the
-    /// columns.
+    /// Instructions of a plane down and across; an even number across.
     pub tiles: [usize; 2],
     pub order: Order,
     pub stages: usize,
@@ -93,7 +92,7 @@ pub(super) struct Tile {
     pub halo: Option<Halo>,
 }
 
-/// Planes and their tiles, along the rows and along the columns.
+/// Planes and their tiles, down and across.
 type Sizes = ([usize; 2], [usize; 2]);
 
 /// Planes and their tiles for products whose columns are the channels of a result.
@@ -120,8 +119,8 @@ const FOR_ROWS: [Sizes; 8] = [
     ([1, 4], [2, 4]),
 ];
 
-/// Planes and their tiles for warpgroups, which are stacked along the rows, and whose columns are
-/// the channels of a result.
+/// Planes and their tiles for warpgroups, which are below one another. Their columns are the
+/// channels of a result.
 const FOR_WARPGROUPS: [Sizes; 10] = [
     ([8, 1], [2, 20]),
     ([4, 1], [2, 20]),
@@ -136,8 +135,8 @@ const FOR_WARPGROUPS: [Sizes; 10] = [
 ];
 
 impl Tile {
-    /// Returns all tiles of an order, with as many stages as `memory` bytes of shared memory allow
-    /// for the cubes that an SM runs at once.
+    /// All tiles of an order, with as many stages as fit if the cubes of an SM share `memory` bytes
+    /// of shared memory.
     pub fn all(
         instruction: Instruction,
         order: Order,
@@ -169,8 +168,8 @@ impl Tile {
         })
     }
 
-    /// Returns the number of cubes that an SM runs at once, limited by its registers, and by its
-    /// memory if the stages do not leave it.
+    /// Cubes that an SM has at once. Registers limit them, and memory does if the stages are not
+    /// chosen for that.
     pub const fn at_once(&self) -> u32 {
         match self.instruction {
             Instruction::Mma => (PLANES / self.all_planes()) as u32,
@@ -195,10 +194,10 @@ impl Tile {
         self.tiles[0] * self.tiles[1] * ROWS * COLUMNS / LANES
     }
 
-    /// Returns the time of a step for all cubes that an SM runs at once. It is the longest of four
-    /// times: the tensor cores' computation, the arrival of the factors from the L2 cache, the
-    /// traffic of shared memory, and the issue of instructions. The unit is the time in which
-    /// tensor cores compute a step's sum for one number of the result.
+    /// Time of one step of all cubes that an SM has at once. It is the maximum of four times:
+    /// tensor cores compute, the second-level cache delivers the factors, shared memory gives and
+    /// takes them, instructions are issued. The unit is the time in which tensor cores take a
+    /// step's sum for one number of the result.
     pub fn step_time(&self, slide: Slide) -> f64 {
         let [rows, columns] = [self.rows(), self.columns()].map(|n| n as f64);
         let at_once = f64::from(self.at_once());
@@ -227,8 +226,7 @@ impl Tile {
         at_once * (rows * columns).max(from_cache).max(other)
     }
 
-    /// Returns true if the cubes that an SM runs at once copy the same columns at about the same
-    /// time.
+    /// Whether the cubes that an SM has at once copy the same columns at about the same time.
     pub const fn shares_columns(&self) -> bool {
         matches!(self.instruction, Instruction::Wgmma)
             && matches!(self.order, Order::Along)
@@ -237,8 +235,8 @@ impl Tile {
             && self.halo.is_none()
     }
 
-    /// Returns the start and end overhead of a cube in steps. Other cubes compute meanwhile, if
-    /// any.
+    /// Time of a cube besides its steps, to begin and to end, counted in steps. Other cubes compute
+    /// meanwhile, if there are any.
     pub fn beside_steps(&self) -> f64 {
         match self.instruction {
             Instruction::Mma => 8.0,
@@ -265,13 +263,13 @@ impl Tile {
         self.planes[1] * self.plane_columns()
     }
 
-    /// Returns true if rows are the channels of a result and columns the values under a window,
-    /// instead of the other way round.
+    /// Whether rows are the channels of a result, and columns the numbers under a window, or the
+    /// other way round.
     pub const fn has_rows_of_channels(&self) -> bool {
         matches!(self.order, Order::Across) && matches!(self.instruction, Instruction::Mma)
     }
 
-    /// Returns the channels of the result, for a weight's gradient.
+    /// Channels of the result in a tile of a weight's gradient.
     pub const fn channels(&self) -> usize {
         match self.has_rows_of_channels() {
             true => self.rows(),
@@ -279,7 +277,7 @@ impl Tile {
         }
     }
 
-    /// Returns the values under the window, for a weight's gradient.
+    /// Numbers under the window in a tile of a weight's gradient.
     pub const fn under_window(&self) -> usize {
         match self.has_rows_of_channels() {
             true => self.columns(),
@@ -353,8 +351,8 @@ impl Tile {
         self.first_vectors() + self.vectors_of(self.columns(), self.second_pitch())
     }
 
-    /// Returns the vectors of a factor's stage with `numbers` rows, or columns, and `pitch` vectors
-    /// per row.
+    /// Vectors of a factor's stage with `numbers` rows or columns; `pitch` vectors from one row of
+    /// the stage to the next.
     const fn vectors_of(&self, numbers: usize, pitch: u32) -> u32 {
         match (self.instruction, self.order) {
             (Instruction::Wgmma, _) => (numbers * STAGE_DEPTH / VECTOR) as u32,
@@ -377,7 +375,7 @@ impl Tile {
 mod tests {
     use super::*;
 
-    /// Largest shared memory of a cube on compute capabilities 9.0, 8.0 and 8.9.
+    /// Maximum shared memory of a cube, of compute capabilities 9.0, 8.0 and 8.9.
     const MEMORY: [usize; 3] = [232_448, 166_912, 101_376];
 
     #[test]
@@ -388,7 +386,7 @@ mod tests {
             .flat_map(|i| MEMORY.map(|m| (i, m)))
         {
             for order in [Order::Along, Order::Across] {
-                // No other GPU has `wgmma`.
+                // No other SM has `wgmma`.
                 let fits = instruction == Instruction::Mma || memory == MEMORY[0];
                 for tile in Tile::all(instruction, order, memory).filter(|_| fits) {
                     let all = tile.bytes() * tile.at_once() as usize;

@@ -1,5 +1,5 @@
-//! Selects the fastest of the candidate tiles on this device. With the feature `tune` it measures
-//! once for every shape; without it, it takes the first. All tiles give bitwise equal results.
+//! Chooses the fastest of the promising tiles on this device. With the feature `tune` they are
+//! timed once for every shape; otherwise the first one is used. All of them give the same bits.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use cubecl::tune::{LocalTuner, Tunable, TunableSet, local_tuner};
 
 use super::tile::Tile;
 
-/// Number of tiles to measure.
+/// Number of timed tiles.
 pub(super) const CANDIDATES: usize = 3;
 
-/// Returns a hash of `tiles` for the tuning key, because the fastest of other tiles may differ.
+/// Stands for `tiles` in a name: timings of other tiles do not apply.
 pub(super) fn tried(tiles: &[Tile]) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     tiles.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Runs `run` with the fastest of `tiles`, which must not be empty. `name` describes the
-/// computation with all sizes that affect its time.
+/// The result of `run` in the fastest of `tiles`, which must not be empty. `name` names the
+/// computation, with all sizes that its time depends on.
 pub(super) fn fastest(
     name: impl Fn() -> String,
     like: &CubeTensor,
@@ -49,7 +49,7 @@ pub(super) fn fastest(
     TUNER.execute(&id, &like.client, set, candidates)
 }
 
-/// Input of the tuner.
+/// The input of the tuner.
 #[derive(Clone)]
 struct Candidates {
     name: String,

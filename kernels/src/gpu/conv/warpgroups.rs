@@ -1,8 +1,8 @@
-//! The product by warpgroups. Copies continue while tensor cores work on two stages, one after the
-//! other, so that the tensor cores do not idle while planes wait for each other.
+//! The product by warpgroups. Tensor cores compute with two stages, one behind the other, while
+//! copies go on. So they do not stand still while planes wait for each other.
 //!
-//! Like CUTLASS's `MainloopSm90CpAsyncGmmaSs`, but with `fence.proxy.async`, which PTX requires
-//! between writes by `cp.async` and `wgmma`, and which CUTLASS omits.
+//! Like CUTLASS's `MainloopSm90CpAsyncGmmaSs`, except for `fence.proxy.async`. PTX demands it
+//! between the writes of `cp.async` and `wgmma`, and CUTLASS leaves it out.
 
 use cubecl::prelude::*;
 
@@ -14,10 +14,10 @@ use super::super::warpgroup::{
 use super::product::{Feed, begin_step, stage_of};
 use super::tile::{Order, STAGE_DEPTH, Tile};
 
-/// Alignment of swizzled rows in bytes; 512 would suffice for this swizzle.
+/// Alignment of swizzled rows, in bytes; 512 would suffice for this swizzle.
 pub(super) const ALIGN: usize = 1024;
 
-/// Computes the product of the factors of `steps` steps from `feed`.
+/// The product of the factors of `feed` in `steps` steps.
 #[cube]
 pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     feed: &From,
@@ -37,7 +37,7 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     let eights = comptime!(tile.tiles[0] * tile.tiles[1]);
     zero_sums(comptime!(4 * eights));
     let described = descriptor::<F, V>(&stages, major);
-    // One stage is being read, and one may still be in use.
+    // One of the stages is computed with and one may still be.
     let ahead = comptime!(tile.stages as u32 - 2);
     #[unroll]
     for step in 0..ahead {
@@ -54,14 +54,13 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     wait(comptime!(ahead as usize - 1));
     show_to_products();
     for step in 0..steps {
-        // The data of this step has arrived, and all units have finished the product whose stage is
-        // refilled below.
+        // The data of this step has arrived, and all units have waited for the product whose stage
+        // is filled below.
         sync_cube();
         begin_products();
         multiply_stage::<F>(described + stage_of(step, tile), major, tile);
         commit_products();
-        // Makes the next step's data visible before the next copies, which it would otherwise wait
-        // for.
+        // Shows the data of the next step before more is copied, because it might wait for that.
         wait(comptime!(ahead as usize - 2));
         show_to_products();
         begin_step::<F, V, From>(feed, first, second, &mut stages, step + ahead, steps, tile);
@@ -71,8 +70,8 @@ pub(super) fn product<F: Float, V: Size, From: Feed + CubeType>(
     sums(eights)
 }
 
-/// Begins to add the products of blocks of rows and a stage's columns, given by the lower halves of
-/// their descriptors.
+/// Begins to add the products of blocks of rows and a stage's columns. The arguments are the lower
+/// halves of their descriptors.
 #[cube]
 pub(super) fn multiply_blocks<F: Float>(
     rows: &Array<u32>,
@@ -97,7 +96,7 @@ pub(super) fn multiply_blocks<F: Float>(
     }
 }
 
-/// Does the same for a stage that holds both, given by its descriptor's lower half.
+/// The same for a stage that holds both; the argument is the lower half of its descriptor.
 #[cube]
 fn multiply_stage<F: Float>(stage: u32, #[comptime] major: Major, #[comptime] tile: Tile) {
     let of_block = comptime!((ROWS * IN_ROW) as u32);

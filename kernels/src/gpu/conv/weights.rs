@@ -1,9 +1,9 @@
-//! The gradient of a convolution's weight as an implicit matrix product: a row per result channel,
-//! a column per number under the window, and a sum over all result pixels. Warpgroups compute its
-//! transpose, because their rows come in groups of 64 and their columns in groups of eight.
+//! The gradient of a convolution's weight, as a matrix product that is never written out: a row per
+//! channel of the result, a column per number under the window, and a sum over all pixels of the
+//! result. Warpgroups compute its transpose, as they take rows by 64 and columns by eight.
 //!
-//! The sum is long and the product small, so different cubes compute parts of it, which are added
-//! in order: the result is bitwise equal on every run.
+//! That sum is long and the product small. So several cubes take parts of the sum, which are then
+//! added up in order: every run gives the same bits.
 
 use cubecl::prelude::*;
 
@@ -46,7 +46,7 @@ pub(super) fn multiply_parts<F: Float, V: Size, P: Size>(
     }
 }
 
-/// Returns the cubes along the values under the window, and along the channels of the result.
+/// Cubes for the numbers under the window, and for the channels of the result.
 pub(super) fn cubes(slide: Slide, tile: Tile) -> [u32; 2] {
     [
         slide.under_window().div_ceil(tile.under_window() as u32),
@@ -54,8 +54,8 @@ pub(super) fn cubes(slide: Slide, tile: Tile) -> [u32; 2] {
     ]
 }
 
-/// Returns the vector length of a part's writes. If the rows of the product are not the channels of
-/// the result, neighbours in a row are channels of the result, and so not adjacent in a part.
+/// Numbers of a vector of a part that are written at once. Neighbours in a row of the product are
+/// channels of the result if these are not its rows; then they are no neighbours in a part.
 pub(super) const fn written_at_once(tile: Tile) -> usize {
     if tile.has_rows_of_channels() { 2 } else { 1 }
 }
@@ -66,7 +66,7 @@ const fn is_divided(slide: Slide) -> bool {
     slide.depth.is_multiple_of(NUMBERS as u32)
 }
 
-/// The pixels of a part: the gradients of a step's pixels, and the values under the window there.
+/// The pixels of a part: the gradients of a step's pixels, and the numbers under the window there.
 #[derive(CubeType)]
 struct Part {
     first: u32,
@@ -78,17 +78,16 @@ struct Part {
 /// One of a unit's copies of one of the factors.
 #[derive(CubeType)]
 struct Spot {
-    /// Index of the pixel in the step.
+    /// Index of a step's pixel.
     pixel: u32,
-    /// Index of the vector among a cube's rows, or columns.
+    /// Index of a vector of a cube's rows, or columns.
     vector: u32,
-    /// Destination in the factor's stage.
+    /// Place in the factor's stage.
     to: u32,
     is_there: bool,
 }
 
-/// Returns the copy of this number, of a factor with `numbers` rows, or columns, `pitch` vectors
-/// apart.
+/// The copy of this number, of a factor with `numbers` rows or columns, `pitch` vectors apart.
 #[cube]
 fn spot(
     #[comptime] copy_number: usize,
@@ -138,7 +137,7 @@ impl Feed for Part {
         #[comptime] tile: Tile,
     ) {
         let slide = comptime!(self.slide);
-        // All terms of the same pixels are consecutive.
+        // All terms of the same pixels, one after the other.
         let (term, step) = (
             step % comptime!(slide.terms()),
             step / comptime!(slide.terms()),
@@ -217,7 +216,7 @@ fn copy_gradient<F: Float, V: Size>(
     );
 }
 
-/// Copies a vector of the values that a cube sees under the window at a pixel of the result.
+/// Copies a vector of the numbers that a cube sees under the window at a pixel of the result.
 #[cube]
 fn copy_images<F: Float, V: Size>(
     images: &[Vector<F, V>],
@@ -247,7 +246,7 @@ fn copy_images<F: Float, V: Size>(
     let vector = CUBE_POS_X * comptime!((in_cube / VECTOR) as u32) + vector;
     let (in_window, vector) = under_window(vector, slide, tile);
     let image = pixel / comptime!(out_height * out_width);
-    // Above and to the left of an image these wrap to very large numbers.
+    // These are very large above and left of an image.
     let row = pixel / out_width % out_height * comptime!(slide.stride[0])
         + in_window / window_width
         - comptime!(slide.padding[0]);
@@ -270,8 +269,8 @@ fn copy_images<F: Float, V: Size>(
     );
 }
 
-/// Returns the place in the window and the vector of its channels for a vector of the product's
-/// rows, or columns.
+/// The place under the window, and the vector of its channels, for a vector of the product's rows,
+/// or columns.
 #[cube]
 fn under_window(vector: u32, #[comptime] slide: Slide, #[comptime] tile: Tile) -> (u32, u32) {
     if comptime!(tile.instruction == Instruction::Wgmma && is_divided(slide)) {
