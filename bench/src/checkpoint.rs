@@ -12,10 +12,10 @@ use crate::training::process::Processes;
 use crate::training::workload::Workload;
 use crate::training::{RANKS_2, Setting, TRAINER_2};
 
-/// Images per second with a checkpoint every so many steps, and without.
+/// Images per second with a checkpoint every N steps, and without.
 #[derive(Debug, clap::Args)]
 pub struct CheckpointArgs {
-    /// What is trained.
+    /// The model to train.
     #[arg(long, default_value = "vit-tiny")]
     model: Workload,
     /// Steps from one checkpoint to the next.

@@ -27,7 +27,7 @@ pub struct Report<R> {
     pub world: Vec<usize>,
     /// Rules of the measurement, one sentence each.
     pub protocol: Vec<String>,
-    /// What came out.
+    /// The results.
     pub results: R,
 }
 

@@ -21,7 +21,7 @@ const TORCH: [&str; 3] = ["ddp", "zero-1", "fsdp2"];
 /// Memory of each rank, and seconds of a step, under each strategy.
 #[derive(Debug, clap::Args)]
 pub struct ShardingArgs {
-    /// What is trained, with AdamW in f32.
+    /// The model to train, with AdamW in f32.
     #[arg(long, default_value = "vit-tiny")]
     model: Workload,
     /// World sizes, separated by commas.

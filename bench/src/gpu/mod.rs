@@ -24,7 +24,7 @@ use crate::report::Report;
 use crate::table::Table;
 use child::Child;
 
-/// What a GPU is and does: devices, agreement with PyTorch and between ranks, NCCL, speed, memory.
+/// A GPU's devices, agreement with PyTorch and between ranks, NCCL, speed and memory.
 #[derive(Debug, clap::Args)]
 pub struct GpuArgs {
     /// `cuda`, `wgpu` or `cpu`.
@@ -36,7 +36,7 @@ pub struct GpuArgs {
     /// Folder of the golden files.
     #[arg(long, default_value = "models/tests/golden")]
     golden: PathBuf,
-    /// What is trained for speed.
+    /// The recipes to train for speed.
     #[arg(long, value_delimiter = ',', default_values_t = speed::Recipe::ALL)]
     recipes: Vec<speed::Recipe>,
     /// In which number formats.

@@ -12,7 +12,7 @@ use crate::error::BenchError;
 use crate::training::trained::{self, Taken};
 use crate::{report, stats};
 
-/// What is trained.
+/// A recipe to train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Recipe {
     /// The WideResNet of the Olivia guide.

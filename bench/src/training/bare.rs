@@ -28,7 +28,7 @@ pub const COMMAND: &str = "training-bare";
 /// Arguments of the hidden sub-command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BareArgs {
-    /// What is trained.
+    /// The model to train.
     #[arg(long)]
     model: Workload,
     /// Images per step.

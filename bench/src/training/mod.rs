@@ -32,7 +32,7 @@ const MOST_STEPS: usize = 10_000;
 /// PyTorch.
 #[derive(Debug, clap::Args)]
 pub struct TrainingArgs {
-    /// What is trained.
+    /// The model to train.
     #[arg(long, default_value = "cnn")]
     model: Workload,
     /// Seconds that one rank with one thread trains in each round; the others take as many steps.

@@ -29,7 +29,7 @@ pub const COMMAND: &str = "training-trained";
 /// Arguments of the hidden sub-command.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TrainedArgs {
-    /// What is trained.
+    /// The model to train.
     #[arg(long)]
     model: Workload,
     /// World size.
@@ -41,7 +41,7 @@ pub struct TrainedArgs {
     /// Steps to take.
     #[arg(long)]
     steps: usize,
-    /// What updates the parameters.
+    /// The optimizer.
     #[arg(long, default_value = "sgd")]
     optimizer: Optimizer,
     /// Further settings of the configuration.

@@ -30,7 +30,7 @@ pub enum Workload {
     VitBase,
 }
 
-/// What updates the parameters.
+/// The optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Optimizer {
     /// SGD with momentum: one number of state per parameter.

@@ -1,4 +1,4 @@
-//! What the environment says of the devices, read once.
+//! Settings of the devices from the environment, read once.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub(crate) struct Settings {
     pub log: bool,
     /// Kernels are not run.
     pub idle: bool,
-    /// As `idle`, but for some blocks, of which counts are written to this file.
+    /// As `idle`, except for some blocks. Their counts are written to this file.
     pub counts: Option<PathBuf>,
     pub dump: Option<PathBuf>,
     /// Races are looked for.
@@ -48,8 +48,8 @@ impl Settings {
     }
 }
 
-/// Of `count` devices those that are listed, up to the first that does not exist, as CUDA has it;
-/// all where there is no list.
+/// The listed ones of `count` devices, up to the first that does not exist, as in CUDA; all if
+/// there is no list.
 fn visible(count: usize, list: Option<String>) -> Vec<usize> {
     let Some(list) = list else {
         return (0..count).collect();

@@ -1,6 +1,6 @@
-//! What launches ask of a GPU, for who sets `SOFT_CUDA_COUNTS`: of each kernel in each grid some
-//! blocks are run and counted, once, and written to a file at the end, with how often it was
-//! launched.
+//! The work that launches ask of a GPU, if `SOFT_CUDA_COUNTS` is set. Some blocks of each kernel in
+//! each grid are run and counted, once. The counts are written to a file at the end, with the
+//! number of launches.
 
 use std::collections::BTreeMap;
 use std::fs;

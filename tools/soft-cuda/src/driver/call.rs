@@ -1,5 +1,4 @@
-//! What every call has in common: it is counted, its result becomes a code, and a panic stays
-//! within it.
+//! The frame of every call: it counts the call, turns the result into a code, and contains panics.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -10,7 +9,7 @@ use crate::report;
 /// `CUresult`
 pub type Code = c_int;
 
-/// Where a caller wants a result: a pointer that may be null.
+/// The place for a result: a pointer that may be null.
 pub type Out<'o, T> = Option<&'o mut MaybeUninit<T>>;
 
 /// Does what a call is for.

@@ -15,7 +15,7 @@ use crate::report::lock;
 /// The handle of device 0's context.
 const FIRST: Handle = 0x1000;
 
-/// Devices on which a kernel failed, and how: until their context is made anew they are of no use.
+/// Devices on which a kernel failed, and how. They are unusable until their context is made again.
 static FAILED: Mutex<BTreeMap<usize, Error>> = Mutex::new(BTreeMap::new());
 
 /// How often contexts are held.
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(number: c_int) -> Code {
     })
 }
 
-/// Makes a context anew.
+/// Makes a new context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(number: c_int) -> Code {
     call("cuDevicePrimaryCtxReset_v2", || {
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn cuCtxSynchronize() -> Code {
 pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: Out<c_int>, most: Out<c_int>) -> Code {
     call("cuCtxGetStreamPriorityRange", || {
         current()?;
-        // Who wants but one of them says null for the other.
+        // A caller that wants only one of them passes null for the other.
         least.map(|out| out.write(0));
         most.map(|out| out.write(-5));
         Ok(())

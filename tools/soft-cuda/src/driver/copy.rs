@@ -1,5 +1,5 @@
-//! "Memory Management": copying and filling. As a driver does, a copy with memory of the processor
-//! that is not the driver's own has read it, or has written it, when its call returns.
+//! "Memory Management": copying and filling. As in a real driver, a copy from or to host memory
+//! that is not the driver's own is finished with that memory when its call returns.
 #![allow(unsafe_code)] // Exports C functions, and copies between addresses that it is given.
 
 use std::ffi::{c_int, c_void};
@@ -16,7 +16,7 @@ use crate::report::say;
 /// Copies that name no stream are in this one.
 const DEFAULT_STREAM: Handle = 0;
 
-/// Where something is copied from or to.
+/// The source or destination of a copy.
 #[derive(Clone, Copy)]
 enum Side {
     Host(u64),
@@ -95,7 +95,7 @@ impl Piece {
         Ok(())
     }
 
-    /// Reads memory of the processor that is not the driver's own: it may change as soon as a call
+    /// Reads host memory that is not the driver's own: it may change as soon as a call
     /// returns.
     ///
     /// # Safety
@@ -113,7 +113,7 @@ impl Piece {
         Staged::Read(self.to, content)
     }
 
-    /// Whether memory of the processor is written that is not the driver's own.
+    /// Whether host memory is written that is not the driver's own.
     fn returns_later(&self) -> bool {
         match self.to {
             Host(to) => !is_pinned(to as usize, self.bytes),
@@ -122,7 +122,7 @@ impl Piece {
     }
 }
 
-/// What a stream copies when it is its turn.
+/// The copy that a stream makes when it is its turn.
 enum Staged {
     As(Piece),
     Read(Side, Vec<u8>),
@@ -269,11 +269,11 @@ pub struct Plane {
     pub x: usize,
     /// Rows before what is copied.
     pub y: usize,
-    /// `CUmemorytype`: 1 of the processor, 2 of the device.
+    /// `CUmemorytype`: 1 is the host, 2 the device.
     pub kind: c_int,
-    /// Of the processor.
+    /// Address on the host.
     pub host: usize,
-    /// Of the device.
+    /// Address on the device.
     pub device: u64,
     /// Arrays are not implemented.
     pub array: Handle,
@@ -285,9 +285,9 @@ pub struct Plane {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Copy2D {
-    /// Where from.
+    /// The source.
     pub from: Plane,
-    /// Where to.
+    /// The destination.
     pub to: Plane,
     /// Bytes of a row.
     pub width: usize,

@@ -19,7 +19,7 @@ pub(super) const THREADS: u64 = 1024;
 pub(super) const BLOCK: [u32; 3] = [1024, 1024, 64];
 pub(super) const GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// The device of a number that a caller has, counted among those that this process sees.
+/// The device with this number, among the devices that this process sees.
 pub(super) fn device(number: c_int) -> Result<usize, Error> {
     if !INITIALIZED.load(Ordering::Relaxed) {
         return Err(Error::NotInitialized);
@@ -78,7 +78,7 @@ unsafe fn put_text(out: *mut c_char, room: c_int, text: &str) -> Result<(), Erro
         return Err(Error::InvalidValue);
     }
     let text = &text.as_bytes()[..text.len().min(room - 1)];
-    // SAFETY: the caller says that there is so much room, and the text is shorter by one.
+    // SAFETY: the caller guarantees the room, and the text is shorter by one.
     unsafe {
         out.cast::<u8>()
             .copy_from_nonoverlapping(text.as_ptr(), text.len());
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn cuDeviceGetName(out: *mut c_char, room: c_int, number: 
     })
 }
 
-/// Where on a bus a device would be.
+/// The place of a device on a bus.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetPCIBusId(out: *mut c_char, room: c_int, number: c_int) -> Code {
     call("cuDeviceGetPCIBusId", || {

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 
 use super::call::{Code, Out, call, put};
 
-/// What a call can come to, besides success.
+/// The failures of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 #[allow(missing_docs)]
@@ -123,7 +123,7 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What [`call`] is given to look up a code.
+/// Looks up a code, as a [`call`].
 fn look_up(code: Code, out: Out<*const c_char>, column: fn(usize) -> &'static CStr) -> Code {
     call("cuGetErrorName", || {
         let row = TABLE.iter().position(|entry| entry.0 == code);
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn cuGetErrorName(code: Code, out: Out<*const c_char>) -> 
     look_up(code, out, |row| TABLE[row].1)
 }
 
-/// What a code means.
+/// The description of a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorString(code: Code, out: Out<*const c_char>) -> Code {
     look_up(code, out, |row| TABLE[row].2)

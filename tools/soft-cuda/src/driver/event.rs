@@ -32,7 +32,8 @@ static EVENTS: Handles<Event> = Handles::new(0x3_0000_0000);
 /// `CU_EVENT_DISABLE_TIMING`
 const UNTIMED: c_uint = 2;
 
-/// What an event waits for. Refuses what is no event, and a device on which a kernel failed.
+/// The work that an event waits for. Refuses a handle that is no event, and a device on which a
+/// kernel failed.
 pub(super) fn mark(event: Handle) -> Result<Option<Mark>, Error> {
     let event = EVENTS.get(event)?;
     usable(event.device)?;

@@ -56,7 +56,7 @@ pub unsafe extern "C" fn cuFuncSetAttribute(
     })
 }
 
-/// What a kernel is like (`CUfunction_attribute`).
+/// An attribute of a kernel (`CUfunction_attribute`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncGetAttribute(
     out: Out<c_int>,

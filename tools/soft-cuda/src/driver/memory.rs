@@ -16,7 +16,7 @@ use crate::machine::Buffer;
 use crate::report::{lock, say};
 use crate::settings::settings;
 
-/// Memory of the processor that the driver gave out.
+/// Host memory that the driver gave out.
 static HOST: Mutex<BTreeMap<usize, Buffer>> = Mutex::new(BTreeMap::new());
 
 /// The handle of device 0's pool.
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(out: Out<u64>, bytes: usize) -> Code {
 pub unsafe extern "C" fn cuMemAllocAsync(out: Out<u64>, bytes: usize, stream: Handle) -> Code {
     call("cuMemAllocAsync", || {
         let device = device_of(stream)?;
-        // What is freed before in a stream can be had.
+        // Memory that was freed earlier in a stream is available.
         if table::read().free(device) < bytes as u64 {
             ready(stream)?;
         }
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn cuMemFreeAsync(address: u64, stream: Handle) -> Code {
     })
 }
 
-/// Whether these bytes are memory of the processor that the driver gave out.
+/// Whether these bytes are host memory that the driver gave out.
 pub(super) fn is_pinned(start: usize, bytes: usize) -> bool {
     let all = lock(&HOST);
     let before = all.range(..=start).next_back();
@@ -112,19 +112,19 @@ fn allocate_host(out: Out<usize>, bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Memory of the processor. Kernels cannot touch it.
+/// Host memory. Kernels cannot touch it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(out: Out<usize>, bytes: usize) -> Code {
     call("cuMemAllocHost_v2", || allocate_host(out, bytes))
 }
 
-/// Memory of the processor. Kernels cannot touch it.
+/// Host memory. Kernels cannot touch it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(out: Out<usize>, bytes: usize, _flags: c_uint) -> Code {
     call("cuMemHostAlloc", || allocate_host(out, bytes))
 }
 
-/// Frees memory of the processor.
+/// Frees host memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(address: usize) -> Code {
     call("cuMemFreeHost", || {
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn cuDeviceGetMemPool(out: Out<Handle>, number: c_int) -> 
     unsafe { cuDeviceGetDefaultMemPool(out, number) }
 }
 
-/// How much a pool keeps: nothing, whatever it is told.
+/// The amount that a pool keeps: nothing, whatever the program sets.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolSetAttribute(
     _pool: Handle,

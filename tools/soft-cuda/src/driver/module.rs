@@ -231,7 +231,7 @@ pub unsafe extern "C" fn cuModuleGetGlobal_v2(
         let globals = &module.globals;
         let found = globals.names.iter().position(|n| *n == name);
         let found = found.ok_or(Error::NotFound)?;
-        // Who wants but one of them says null for the other.
+        // A caller that wants only one of them passes null for the other.
         address.map(|out| out.write(globals.addresses[found]));
         bytes.map(|out| out.write(globals.sizes[found]));
         Ok(())

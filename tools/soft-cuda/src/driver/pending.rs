@@ -1,5 +1,5 @@
-//! What streams still have to do: kernels, copies, what NCCL does. Each is done after all that was
-//! enqueued before it in its stream.
+//! The remaining work of streams: kernels, copies, NCCL. Each item runs after all that was enqueued
+//! before it in its stream.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ type Place = (usize, Handle);
 /// behind it.
 type Lost = bool;
 
-/// What is not done, in the order in which it was enqueued.
+/// The remaining work, in the order in which it was enqueued.
 struct List {
     next: u64,
     streams: BTreeMap<Place, BTreeMap<u64, Lost>>,
@@ -134,7 +134,7 @@ impl Drop for Ticket {
 
 /// Makes all that wait look again.
 pub(crate) fn wake() {
-    // Who looked before the change, and does not wait yet, holds this.
+    // A thread that looked before the change, and does not wait yet, holds this.
     drop(lock(&LIST));
     CHANGED.notify_all();
 }

@@ -1,6 +1,6 @@
-//! Threads that make kernels run come before those that wait for them. Programs wait by asking
-//! again and again (cubecl does so while its queue is full), which costs nothing beside a GPU, but
-//! here takes processors from the kernels that they wait for.
+//! Gives threads that run kernels priority over threads that wait for them. Programs poll while
+//! they wait (cubecl does so while its queue is full). That costs nothing beside a GPU, but here it
+//! takes CPU time from the kernels.
 
 use std::cell::Cell;
 
@@ -14,8 +14,7 @@ thread_local! {
     static RAISED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Raises this thread's priority, once. Who may not do that, as most users may not, only has to
-/// wait longer.
+/// Raises this thread's priority, once. Most users may not; they only wait longer.
 pub(super) fn raise() {
     if !RAISED.replace(true) {
         let _ = setpriority_process(Some(gettid()), PRIORITY);

@@ -1,10 +1,9 @@
-//! Threads that do what streams have to do, one for each stream, so that calls return before their
-//! work is done, as a driver's do: a program that reads a result too early, or frees what is still
-//! needed, is seen to.
+//! One thread for each stream does its work, so that calls return before their work is done, as
+//! with a real driver. So a program that reads a result too early, or frees memory that is still
+//! needed, is detected.
 //!
-//! What is in a default stream is done before the call returns, and so is everything where kernels
-//! are not run (`SOFT_CUDA_IDLE`, `SOFT_CUDA_COUNTS`), since there the time that calls take is of
-//! interest.
+//! Work in a default stream is done before the call returns. So is all work if kernels are not run
+//! (`SOFT_CUDA_IDLE`, `SOFT_CUDA_COUNTS`), because there the time of calls matters.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,8 +20,8 @@ use crate::settings::settings;
 /// Something that a stream has to do. A failure makes the device useless.
 type Work = Box<dyn FnOnce() -> Result<(), Error> + Send>;
 
-/// What hands work to a thread. It is held while something gets its place, so that the thread gets
-/// all in order.
+/// Hands work to a thread. The lock is held while an item gets its place, so that the thread
+/// receives all in order.
 type Worker = Arc<Mutex<Sender<(Work, Ticket)>>>;
 
 static WORKERS: Mutex<BTreeMap<Handle, Worker>> = Mutex::new(BTreeMap::new());

@@ -1,5 +1,5 @@
-//! "Stream Management": streams, each of which does one thing after another (`queue`), and the
-//! default ones, which do it while the program waits.
+//! "Stream Management": streams, which do one thing after another (`queue`), and the default
+//! streams, which do it while the program waits.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -42,7 +42,7 @@ pub(crate) fn device_of(stream: Handle) -> Result<usize, Error> {
     usable(STREAMS.get(stream)?.device)
 }
 
-/// As [`device_of`], when the stream has nothing to do any more, nor have those that it waits for.
+/// As [`device_of`], when the stream and the streams that it waits for have no work left.
 pub(super) fn ready(stream: Handle) -> Result<usize, Error> {
     let device = device_of(stream)?;
     pending::wait_for_stream(device, stream);

@@ -8,7 +8,7 @@ use super::Error;
 use crate::machine::{Buffer, Range};
 use crate::settings::settings;
 
-/// Who may free it.
+/// The owner, which may free it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Program,

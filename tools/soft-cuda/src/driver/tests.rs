@@ -28,7 +28,7 @@ $END:
     ret;
 }";
 
-/// What a call gives, or its code.
+/// The result of a call, or its code.
 fn get<T>(call: impl FnOnce(Out<T>) -> Code) -> Result<T, Code> {
     let mut out = MaybeUninit::uninit();
     match call(Some(&mut out)) {
@@ -54,12 +54,12 @@ fn allocate(bytes: usize) -> Result<u64, Code> {
 }
 
 fn upload(to: u64, words: &[u32]) -> Code {
-    // SAFETY: there are so many bytes.
+    // SAFETY: `words` has that many bytes.
     unsafe { cuMemcpyHtoD_v2(to, words.as_ptr().cast(), size_of_val(words)) }
 }
 
 fn download(from: u64, words: &mut [u32]) -> Code {
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: `words` has room for that many bytes.
     unsafe { cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), from, size_of_val(words)) }
 }
 
@@ -199,7 +199,7 @@ fn after_an_illegal_address_a_device_is_of_no_use() {
     assert_eq!(triple(kernel, 1, 32, data + 1, 1, 0), 716);
 }
 
-/// What a stream waits for until it is opened.
+/// A gate that a stream waits for until it is opened.
 struct Gate(Mutex<bool>, Condvar);
 
 impl Gate {

@@ -1,4 +1,4 @@
-//! What programs look for and is not implemented.
+//! Functions that programs look for and that are not implemented.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::ffi::{c_int, c_uint, c_void};

@@ -16,7 +16,7 @@ const OPERATIONS: &[&str] = &[
     "add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec",
 ];
 
-/// Orders, all of which are kept, and spaces.
+/// Memory orders and spaces. All orders are kept.
 const WORDS: &[&str] = &[
     "relaxed",
     "acquire",
@@ -32,7 +32,7 @@ const WORDS: &[&str] = &[
     "noftz",
 ];
 
-/// What was there, and one or two operands.
+/// A function of the old value and one or two operands.
 type Change = fn(u64, u64, u64) -> u64;
 
 struct Atomic {

@@ -58,7 +58,7 @@ fn shift(i: &Instruction, kind: Type) -> Result<Map<3>, Invalid> {
     })
 }
 
-/// Of 64 bits, `b` above `a`, the 32 that a shift leaves.
+/// The 32 bits that a shift leaves of the 64 bits with `b` above `a`.
 fn funnel_shift(i: &Instruction) -> Result<Map<4>, Invalid> {
     i.only(&["l", "r", "wrap", "clamp"])?;
     fn both(a: u32, b: u32) -> u64 {
@@ -72,7 +72,7 @@ fn funnel_shift(i: &Instruction) -> Result<Map<4>, Invalid> {
     })
 }
 
-/// `bfe`: so many bits from a position on, with the sign of the last one if signed.
+/// `bfe`: a number of bits from a position on, with the sign of the last one if signed.
 fn extract(i: &Instruction, kind: Type) -> Result<Map<4>, Invalid> {
     fn unsigned(a: u64, at: u64, n: u64, width: u64) -> u64 {
         let (at, n) = (at & 255, n & 255);

@@ -11,7 +11,7 @@ use super::wgmma::Products;
 use super::{Failure, Fault, Range};
 use crate::ptx::{Axis, Fill, Special};
 
-/// What runs one block after another.
+/// Runs one block after another.
 pub(super) struct Block<'l> {
     launch: &'l Launch<'l>,
     memory: Memory<'l>,
@@ -20,7 +20,7 @@ pub(super) struct Block<'l> {
     numbers: Vec<(usize, Axis)>,
     counter: Option<Box<Counter>>,
     watch: Option<(Box<Watch>, &'l Blocks)>,
-    /// What `memory` and the warps are made of.
+    /// The buffers behind `memory` and the warps.
     _buffers: Vec<Buffer>,
 }
 
@@ -200,7 +200,7 @@ impl<'l> Block<'l> {
             let mut warps = warps.filter(|(_, warp)| !parked || warp.any_parked());
             warps.find_map(|(number, warp)| Some((number, warp.stuck()?)))
         };
-        // Who calls this found a lane that has not ended.
+        // The caller found a lane that has not ended.
         first(true).or_else(|| first(false)).unwrap_or_else(|| {
             let kind = super::FaultKind::Deadlock;
             let fault = Fault { kind, lane: 0 };

@@ -90,7 +90,7 @@ macro_rules! integers {
     };
 }
 
-/// What ends with `u` is also true of NaNs.
+/// A comparison that ends with `u` is also true for NaN.
 macro_rules! floats {
     ($i:ident, $type:ident, $comparison:expr) => {{
         fn of(bits: u64) -> <$type as Scalar>::Value {

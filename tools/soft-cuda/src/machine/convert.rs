@@ -70,7 +70,7 @@ impl Rounding {
     }
 }
 
-/// What a conversion does.
+/// The kinds of conversion.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     to: Type,

@@ -1,6 +1,6 @@
-//! What some blocks of a launch ask of a GPU: instructions by what executes them, and how much of
-//! memory they touch in how many pieces. What a profiler counts on a GPU ("Nsight Compute", "Memory
-//! Tables"), without its time.
+//! Counts the work of some blocks of a launch: instructions by executing unit, and the memory that
+//! they touch in how many pieces. A profiler counts the same on a GPU ("Nsight Compute", "Memory
+//! Tables"), with times.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,12 +15,12 @@ const SECTOR: u64 = 32;
 const BANK: u64 = 4;
 const BANKS: u64 = 32;
 
-/// What executes an instruction.
+/// The unit that executes an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unit {
     /// `mma`, `wmma`.
     TensorCores,
-    /// `wgmma` of so many columns, a warp's quarter of it.
+    /// `wgmma` with this number of columns, a warp's quarter of it.
     Warpgroup(u16),
     /// Sums and products of floating-point numbers.
     Float,
@@ -32,7 +32,7 @@ pub enum Unit {
     IntegerDivision,
     /// `cvt`.
     Conversion,
-    /// `mov` and the like, of which few are instructions of a GPU.
+    /// `mov` and similar ones; few of them are instructions of a GPU.
     Move,
     /// Loads from global and local memory.
     Load,
@@ -44,7 +44,7 @@ pub enum Unit {
     SharedStore,
     /// `ldmatrix`.
     LoadMatrix,
-    /// `cp.async` through the processor's own cache.
+    /// `cp.async` through the SM's own cache.
     Copy,
     /// `cp.async` past it.
     CopyPast,
@@ -94,7 +94,7 @@ impl Unit {
     }
 }
 
-/// What instructions of one kind were, of all warps.
+/// Counts of instructions of one kind, over all warps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Instructions of warps.
@@ -111,16 +111,16 @@ pub struct Count {
     pub least_wavefronts: u64,
 }
 
-/// What blocks did.
+/// Counts of the work of blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// By what executes them.
     pub of: BTreeMap<Unit, Count>,
     /// Sectors of global memory that a block read, each counted once, of all blocks.
     pub read: u64,
-    /// Those that it read through the processor's own cache, which may have them the second time.
+    /// Sectors that it read through the SM's own cache, which may have them the second time.
     pub read_near: u64,
-    /// Those that a block wrote.
+    /// Sectors that a block wrote.
     pub written: u64,
     /// How many they were.
     pub blocks: u64,
@@ -138,7 +138,7 @@ pub(super) struct Touched {
 #[derive(Debug, Default)]
 pub(super) struct Counter {
     counts: Counts,
-    /// What is executed, and what it has touched so far.
+    /// The executing unit, and the memory it has touched so far.
     current: Option<Unit>,
     touched: Vec<Touched>,
     read: HashSet<u64>,
@@ -185,7 +185,7 @@ impl Counter {
         let least = wavefronts_at_least(&shared);
         let wavefronts = wavefronts(&shared);
         let count = self.counts.of.entry(unit).or_default();
-        // What waits for copies touches shared memory once more, where they were counted already.
+        // Waiting for copies touches shared memory again, which was already counted.
         if unit != Unit::Control {
             count.bytes += global.iter().map(|one| one.bytes as u64).sum::<u64>();
             count.sectors += sectors.len() as u64;

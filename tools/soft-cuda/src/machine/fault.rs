@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a lane did that it must not.
+/// A forbidden action of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// It touched memory that it does not have.
@@ -24,7 +24,7 @@ pub enum FaultKind {
     Race {
         /// Where: of shared memory, the offset.
         address: u64,
-        /// Who else.
+        /// The other participant.
         other: Other,
     },
     /// `wgmma` may not see what was written to shared memory: `fence.proxy.async` is missing. Only
@@ -41,11 +41,11 @@ pub enum FaultKind {
 /// Whom a lane races with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
-    /// Of the same block; `None` stands for several.
+    /// A thread of the same block; `None` stands for several.
     Thread {
-        /// Of the block.
+        /// Its warp in the block.
         warp: Option<u8>,
-        /// Of the warp.
+        /// Its lane in the warp.
         lane: Option<u8>,
         /// Or else it read.
         wrote: bool,
@@ -54,10 +54,10 @@ pub enum Other {
     Block,
 }
 
-/// What a lane did, and which one.
+/// A forbidden action, and the lane that did it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What happened.
+    /// The kind of fault.
     pub kind: FaultKind,
     /// The lane within its warp.
     pub lane: usize,
@@ -96,15 +96,15 @@ impl fmt::Display for Other {
 /// A fault and where in the grid it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What happened.
+    /// The kind of fault.
     pub kind: FaultKind,
     /// Name of the kernel.
     pub kernel: String,
-    /// Of the grid.
+    /// Block in the grid.
     pub block: [u32; 3],
-    /// Of the block.
+    /// Warp in the block.
     pub warp: usize,
-    /// Of the warp.
+    /// Lane in the warp.
     pub lane: usize,
     /// The text of the instruction.
     pub instruction: String,

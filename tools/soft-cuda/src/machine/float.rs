@@ -153,7 +153,7 @@ fn function(i: &Instruction, kind: Type) -> Result<Map<2>, Invalid> {
     })
 }
 
-/// `min` and `max` of two formats: a NaN only of two NaNs, and -0 below +0, which the processor's
+/// `min` and `max` of two formats: a NaN only of two NaNs, and -0 below +0, which the CPU's
 /// instructions do not promise.
 trait Ordered: Copy + PartialOrd {
     const NAN: Self;

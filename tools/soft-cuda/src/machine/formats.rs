@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 /// How numbers of one kind are taken out of a register and put back.
 pub(super) trait Format {
-    /// What is computed with.
+    /// The type of computations.
     type Value: Copy;
 
     fn one(a: u64, f: impl Fn(Self::Value) -> Self::Value) -> u64;
@@ -20,7 +20,7 @@ pub(super) trait Format {
 
 /// A format of one number.
 pub(super) trait Scalar {
-    /// What is computed with.
+    /// The type of computations.
     type Value: Copy;
 
     fn read(bits: u64) -> Self::Value;

@@ -14,10 +14,10 @@ use super::{Failure, Kernel, Range};
 use crate::ptx::Special;
 use crate::report::lock;
 
-/// Below so many blocks per thread, another thread costs more than it saves.
+/// Minimum blocks per thread; with fewer, another thread costs more than it saves.
 const BLOCKS_PER_THREAD: u64 = 4;
 
-/// What is launched.
+/// A launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'l> {
     /// The kernel.
@@ -157,7 +157,7 @@ impl Launch<'_> {
         self.block.iter().map(|&n| n as usize).product()
     }
 
-    /// What a special register says to a lane, besides the number of the block.
+    /// The value of a special register for a lane, except for the number of the block.
     pub(super) fn special(&self, special: Special, warp: usize, lane: usize) -> u64 {
         let [x, y, _] = self.block.map(|n| n as usize);
         let thread = warp * super::lanes::LANES + lane;

@@ -6,17 +6,17 @@ use crate::ptx::{Fill, Function, Guard, Instruction, Invalid, Parameter, ThreadL
 
 /// A kernel that can be launched.
 pub struct Kernel {
-    /// What `cuModuleGetFunction` calls it.
+    /// Its name for `cuModuleGetFunction`.
     pub name: String,
-    /// Where arguments go.
+    /// The places of arguments.
     pub parameters: Vec<Parameter>,
     /// Bytes of all of them.
     pub parameter_bytes: usize,
     /// Which blocks it can be launched with.
     pub threads: ThreadLimit,
-    /// Bytes of shared memory without those that a launch asks for.
+    /// Bytes of shared memory without the dynamic ones.
     pub shared: usize,
-    /// Where those start.
+    /// Start of the dynamic shared memory.
     pub(super) dynamic_shared: usize,
     /// Bytes of local memory of a lane.
     pub local: usize,

@@ -1,7 +1,7 @@
 //! Registers of a warp, and functions on whole registers. The functions are compiled for what every
-//! processor of this kind has and for wide vectors with fused multiply-add, and the best ones are
+//! CPU of this kind has and for wide vectors with fused multiply-add, and the best ones are
 //! chosen when an instruction is translated.
-#![allow(unsafe_code)] // Functions for processors that can more are unsafe to call.
+#![allow(unsafe_code)] // Functions for CPUs that can more are unsafe to call.
 
 /// Lanes of a warp.
 pub(super) const LANES: usize = 32;
@@ -37,14 +37,14 @@ impl<const N: usize> Map<N> {
 
     #[inline]
     pub fn run(self, registers: &mut Registers, operands: [usize; N], lanes: Mask) {
-        // SAFETY: `new` takes a function for wide vectors only where the processor has them.
+        // SAFETY: `new` takes a function for wide vectors only where the CPU has them.
         unsafe { (self.0)(registers, operands, lanes) }
     }
 }
 
-/// What functions are compiled for.
+/// The vectors that functions are compiled for.
 pub(super) enum Vectors {
-    /// What every processor has.
+    /// Vectors of every CPU.
     Plain,
     /// AVX2, with fused multiply-add.
     Wide,
@@ -52,7 +52,7 @@ pub(super) enum Vectors {
     Widest,
 }
 
-/// The widest vectors that the processor has.
+/// The widest vectors that the CPU has.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn vectors() -> Vectors {
     let wide = is_x86_feature_detected!("avx2")
@@ -69,7 +69,7 @@ pub(super) fn vectors() -> Vectors {
     }
 }
 
-/// The widest vectors that the processor has.
+/// The widest vectors that the CPU has.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn vectors() -> Vectors {
     Vectors::Plain

@@ -15,7 +15,7 @@ const HINTS: &[&str] = &[
     "cg", "cs", "lu", "cv", "wb", "wt", "nc",
 ];
 
-/// Those that are made for threads that meet.
+/// Words of accesses that synchronize threads.
 const STRONG: &[&str] = &["relaxed", "acquire", "release", "volatile"];
 
 /// `L1::evict_first` and the like.

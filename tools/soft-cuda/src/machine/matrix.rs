@@ -1,4 +1,4 @@
-//! What matrix instructions share: elements in registers, and the product.
+//! Shared code of matrix instructions: elements in registers, and the product.
 #![allow(unsafe_code)] // The product is compiled for wide vectors too.
 
 use half::{bf16, f16};
@@ -94,7 +94,7 @@ pub(super) fn scatter<const MOST: usize>(
 /// Adds the product of `a` and `b`, both row after row.
 pub(super) fn add_product(shape: Shape, a: &[f32], b: &[f32], sum: &mut [f32]) {
     if !matches!(vectors(), Vectors::Plain) {
-        // SAFETY: the processor has what the function is compiled for.
+        // SAFETY: the CPU has what the function is compiled for.
         unsafe { add_product_wide(shape, a, b, sum) }
     } else {
         add_product_plain(shape, a, b, sum);

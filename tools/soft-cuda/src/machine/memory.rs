@@ -22,7 +22,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// So many bytes from `start` on.
+    /// `bytes` bytes from `start` on.
     pub fn new(start: u64, bytes: usize) -> Self {
         Self {
             start,
@@ -38,7 +38,7 @@ impl Range {
     }
 }
 
-/// What memory is filled with that nobody has written to: NaNs in every format.
+/// The content of unwritten memory: NaN in every format.
 pub const UNWRITTEN: u8 = 0xff;
 
 /// Memory at an address of its own, only touched through its address.
@@ -67,8 +67,8 @@ impl Buffer {
         Some(Self { start, layout })
     }
 
-    /// Memory that is zeros, of which the system makes pages when they are written; none if there
-    /// is not as much.
+    /// Zeroed memory; the system allocates its pages when they are written. `None` if there is not
+    /// enough.
     pub fn zeros(bytes: usize) -> Option<Self> {
         let layout = Self::layout(bytes)?;
         // SAFETY: the layout is of at least one byte.
@@ -80,7 +80,7 @@ impl Buffer {
         Layout::from_size_align(bytes.max(1), Self::ALIGN).ok()
     }
 
-    /// Where it is.
+    /// Its address range.
     pub fn range(&self) -> Range {
         Range::new(
             self.start.as_ptr().expose_provenance() as u64,
@@ -91,7 +91,7 @@ impl Buffer {
     /// Copies to its start as many bytes as it has room for.
     pub fn write(&mut self, bytes: &[u8]) {
         let n = bytes.len().min(self.layout.size());
-        // SAFETY: there is room for so many, and they are not where they are copied from, which is
+        // SAFETY: there is room for them, and the target does not overlap the source, which is
         // borrowed.
         unsafe {
             self.start
@@ -102,10 +102,10 @@ impl Buffer {
 
 #[cfg(test)]
 impl Buffer {
-    /// What is in it.
+    /// Its content.
     pub fn read(&mut self) -> Vec<u8> {
         let bytes = self.layout.size();
-        // SAFETY: so many are there and initialised, and nobody else touches them.
+        // SAFETY: this many bytes exist and are initialized, and nobody else touches them.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), bytes) }.to_vec()
     }
 }
@@ -158,7 +158,7 @@ impl<'m> Memory<'m> {
         self.shared
     }
 
-    /// Where shared memory starts in the generic space.
+    /// The start of shared memory in the generic space.
     pub fn shared_base(&self) -> u64 {
         self.shared.start
     }
@@ -218,7 +218,7 @@ impl<'m> Memory<'m> {
         if space == Space::Param || self.parameters.holds(at, bytes) {
             return Ok(());
         }
-        // What is read as late as it can be was counted when that began.
+        // A late read was already counted when it began.
         let counted = !matches!(how, How::ReadSince(_));
         if let Some(counter) = private.counter.as_mut().filter(|_| counted) {
             let shared = self.shared.holds(at, bytes);

@@ -59,7 +59,7 @@ pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
 
 struct Product {
     shape: Shape,
-    /// Of both factors.
+    /// The type of both factors.
     factor: Type,
     a: Vec<usize>,
     b: Vec<usize>,

@@ -1,4 +1,4 @@
-//! What an instruction is translated into.
+//! Operations that instructions are translated to.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -25,7 +25,8 @@ pub(super) trait Together: Send + Sync {
     fn run(&self, lanes: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault>;
 }
 
-/// What is done. Arithmetic stands apart from other steps, since most instructions are arithmetic.
+/// An operation. Arithmetic stands apart from other steps, because most instructions are
+/// arithmetic.
 pub(super) enum Operation {
     One(Map<2>, [usize; 2]),
     Two(Map<3>, [usize; 3]),

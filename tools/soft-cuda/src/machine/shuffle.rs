@@ -78,7 +78,7 @@ impl Together for Elect {
 }
 
 struct Vote {
-    /// Of the lanes, and of those for which the predicate holds.
+    /// A function of the lanes, and of the lanes whose predicate holds.
     result: fn(Mask, Mask) -> u64,
     to: usize,
     from: usize,

@@ -1,7 +1,7 @@
 //! The product that kernels on tensor cores are full of, `mma.m16n8k16` of 16-bit factors with sums
 //! in f32, with loops that are vectors for the compiler. Sums are those of
 //! [`super::matrix::add_product`], bit for bit.
-#![allow(unsafe_code)] // Functions for processors that can more are unsafe to call.
+#![allow(unsafe_code)] // Functions for CPUs that can more are unsafe to call.
 
 use super::lanes::{LANES, Registers, Row, Vectors, vectors};
 use crate::ptx::Type;
@@ -21,12 +21,12 @@ pub(super) struct Operands {
 
 type Function = unsafe fn(&mut Registers, &Operands);
 
-/// The product of one type on this processor.
+/// The product of one type on this CPU.
 #[derive(Clone, Copy)]
 pub(super) struct TileProduct(Function);
 
 impl TileProduct {
-    /// Of factors of a type, if they have 16 bits.
+    /// The tile function for factors of a type, if they have 16 bits.
     pub fn of(kind: Type) -> Option<Self> {
         match kind {
             Type::F16 => Some(Self::compiled::<true>()),
@@ -44,7 +44,7 @@ impl TileProduct {
     }
 
     pub fn run(self, registers: &mut Registers, operands: &Operands) {
-        // SAFETY: `compiled` takes a function for wide vectors only where the processor has them.
+        // SAFETY: `compiled` takes a function for wide vectors only where the CPU has them.
         unsafe { (self.0)(registers, operands) }
     }
 }

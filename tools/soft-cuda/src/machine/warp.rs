@@ -1,6 +1,5 @@
-//! 32 lanes. Those whose next instruction comes first go on, until they reach lanes that are
-//! further, end or wait: after a branch that only some take, lanes so meet again where their paths
-//! do.
+//! 32 lanes. The lanes whose next instruction comes first go on, until they reach lanes that are
+//! further, end or wait. After a branch that only some take, lanes meet again where their paths do.
 
 use super::copy::Copies;
 use super::fault::{Fault, FaultKind};
@@ -11,13 +10,13 @@ use super::operation::{Barrier, Operation, Together};
 use super::wgmma::Products;
 use crate::ptx::Guard;
 
-/// What instructions work on.
+/// The data that instructions work on.
 pub(super) struct Lanes {
     pub registers: Vec<Row>,
     pub private: Private,
     pub copies: Copies,
     pub products: Products,
-    /// Of the block.
+    /// Its number in the block.
     pub number: usize,
 }
 
@@ -27,7 +26,7 @@ pub(super) struct Stop {
     pub instruction: usize,
 }
 
-/// What a lane waits for at a barrier: its number, and how many threads come to it, or 0 for all.
+/// A barrier that a lane waits at: its number, and how many threads come to it, or 0 for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Appointment {
     pub number: u32,
@@ -37,12 +36,12 @@ pub(super) struct Appointment {
 pub(super) struct Warp {
     pub lanes: Lanes,
     next: [usize; LANES],
-    /// Those that the block has.
+    /// Lanes that the block has.
     all: Mask,
     running: Mask,
-    /// Those that wait for other lanes of the warp.
+    /// Lanes that wait for other lanes of the warp.
     parked: Mask,
-    /// Those that wait for other warps.
+    /// Lanes that wait for other warps.
     waiting: Mask,
     appointments: [Appointment; LANES],
 }
@@ -80,7 +79,7 @@ impl Warp {
         self.running | self.parked | self.waiting
     }
 
-    /// What the first lane waits for that waits at a barrier other than these.
+    /// The barrier of the first lane that waits at one other than these.
     pub fn appointment(&self, others: &[Appointment]) -> Option<Appointment> {
         let mut waiting = lanes(self.waiting).map(|lane| self.appointments[lane]);
         waiting.find(|appointment| !others.contains(appointment))
@@ -101,7 +100,7 @@ impl Warp {
         self.running |= released;
     }
 
-    /// The fault of the first lane that waits in vain, if there is one.
+    /// The fault of the first lane that waits forever, if any.
     pub fn stuck(&self) -> Option<Stop> {
         let lane = lanes(self.alive()).next()?;
         let kind = FaultKind::Deadlock;
@@ -229,7 +228,7 @@ impl Warp {
     }
 
     fn end(&mut self, group: Mask) {
-        // Who waits for a lane that has ended waits no more: they look again.
+        // Lanes that wait for a lane that has ended stop waiting: they look again.
         self.running = (self.running & !group) | self.parked;
         self.parked = 0;
     }

@@ -1,15 +1,15 @@
-//! Finds races: accesses of two threads to the same memory, of which one writes, and nothing that
-//! says which comes first. Warps and blocks run one after another here, so that a kernel which
-//! lacks a barrier is right by luck; a GPU runs them at once. What compute-sanitizer's `racecheck`
-//! does for shared memory, and for global memory too, between blocks as well.
+//! Finds races: accesses of two threads to the same memory without an order, at least one of them a
+//! write. Warps and blocks run one after another here, so a kernel without a barrier is right by
+//! luck. A GPU runs them at once. compute-sanitizer's `racecheck` does the same for shared memory;
+//! this also checks global memory, and between blocks.
 //!
-//! Within a block an access comes before another if a barrier of the block is in between, if it was
-//! the same thread's, or if it was the same warp's and `bar.warp.sync` is in between. Exchange
-//! between lanes (`shfl`, `ldmatrix`) orders no memory. Blocks have no order. Atomics, and loads
-//! and stores that are `volatile`, `relaxed`, `acquire` or `release`, do not race with each other.
-//! What `cp.async` writes is being written until it is waited for; what `wgmma` reads, from when it
-//! begins until it is waited for. That it sees what others wrote takes a `fence.proxy.async` of
-//! those, and a barrier behind it.
+//! Within a block, an access comes before another in three cases: a barrier of the block is in
+//! between; the same thread makes both; the same warp makes both and `bar.warp.sync` is in between.
+//! Exchange between lanes (`shfl`, `ldmatrix`) orders no memory. Blocks have no order. Atomics do
+//! not race with each other, nor do loads and stores that are `volatile`, `relaxed`, `acquire` or
+//! `release`. `cp.async` writes its target until it is awaited; `wgmma` reads its factors from its
+//! begin until it is awaited. It sees the writes of others only if they execute
+//! `fence.proxy.async`, and a barrier follows.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ use super::fault::{Fault, FaultKind, Other};
 use super::memory::Range;
 use crate::report::lock;
 
-/// What a lane does with memory.
+/// An access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     Read,
@@ -33,30 +33,30 @@ pub(super) enum How {
     ReadSince(u32),
 }
 
-/// Bytes of which global memory is kept together.
+/// Bytes of global memory that share one entry.
 const LINE: usize = 32;
 
 /// Stands for several lanes or warps.
 const SEVERAL: u8 = u8::MAX;
 
-/// Who was there, and when.
+/// The last accesses, and when they were.
 #[derive(Clone, Copy, Debug, Default)]
 struct Visit {
-    /// What barriers of blocks divide; 0 is never.
+    /// Counter that barriers of blocks advance; 0 is never.
     era: u32,
-    /// What barriers of the warp divide.
+    /// Counter that barriers of the warp advance.
     step: u16,
     warp: u8,
     lane: u8,
 }
 
-/// What is known of a byte.
+/// The recorded accesses of a byte.
 #[derive(Clone, Copy, Debug, Default)]
 struct Byte {
     written: Visit,
     read: Visit,
     last_write: Writing,
-    /// What this block did with it.
+    /// The accesses of this block.
     block: Touched,
 }
 
@@ -76,7 +76,7 @@ struct Touched {
     atomic: bool,
 }
 
-/// What blocks of a launch have done with a line, one bit for each byte.
+/// The accesses of a launch's blocks to a line, one bit for each byte.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     read: u32,
@@ -84,7 +84,7 @@ struct Line {
     atomic: u32,
 }
 
-/// What all blocks of a launch have done with global memory that have ended.
+/// The accesses to global memory of all blocks of a launch that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Blocks(Mutex<HashMap<u64, Line>>);
 
@@ -102,7 +102,7 @@ pub(super) struct Watch {
     steps: Vec<u16>,
     /// Warps that wrote to shared memory with no `fence.proxy.async` since.
     unfenced: Vec<bool>,
-    /// Whether there were such at the last barrier.
+    /// Whether a warp was unfenced at the last barrier.
     is_unfenced: bool,
 }
 
@@ -179,7 +179,7 @@ impl Watch {
             }
             return Ok(());
         }
-        // What is touched is aligned to its size, a power of two and no more than a line.
+        // The access is aligned to its size, a power of two and no more than a line.
         let line = self.of_global.entry(at / LINE as u64).or_default();
         let start = at as usize % LINE;
         for (n, byte) in line[start..(start + bytes).min(LINE)]
@@ -193,11 +193,11 @@ impl Watch {
         Ok(())
     }
 
-    /// The block has ended: nothing is known of the next one's memory.
+    /// Ends the block: the next one's memory has no recorded accesses.
     ///
     /// # Errors
-    /// The first address of which another block has touched what this one wrote, or written what
-    /// this one touched.
+    /// The first address where another block touched this block's writes, or wrote what this block
+    /// touched.
     pub fn end_block(&mut self, blocks: &Blocks) -> Result<(), FaultKind> {
         let mut blocks = lock(&blocks.0);
         for (number, bytes) in self.of_global.drain() {
@@ -231,7 +231,7 @@ impl Visit {
         self.warp != now.warp || self.step == now.step && self.lane != now.lane
     }
 
-    /// Who was there last, and before with nothing in between.
+    /// Merges an access with the previous ones that have nothing in between.
     fn and(self, now: Self) -> Self {
         if self.era != now.era {
             return now;
@@ -318,7 +318,7 @@ impl Line {
         }
     }
 
-    /// The bytes of which one of two blocks wrote what the other touched.
+    /// The bytes that one of two blocks wrote and the other touched.
     fn races_with(self, other: Self) -> u32 {
         let wrote = |a: Self, b: Self| a.written & (b.read | b.written | b.atomic);
         let atomics = |a: Self, b: Self| a.atomic & b.read;

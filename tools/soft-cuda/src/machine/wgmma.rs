@@ -24,7 +24,7 @@ use crate::ptx::{Instruction, Invalid, Space};
 const WARPS: usize = 4;
 const ROWS: usize = 16;
 
-/// What one instruction sums over.
+/// Numbers that one instruction sums over.
 const DEPTH: usize = 16;
 
 /// Columns, at most, and what they are a multiple of.
@@ -48,7 +48,7 @@ struct UnderWay {
     group: u32,
     a: Matrix,
     b: Matrix,
-    /// What barriers of the block divide, when it began.
+    /// Counter that barriers of the block advance, when it began.
     era: u32,
 }
 
@@ -63,7 +63,7 @@ impl Products {
 pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
     let plain = |word: &str| i.only(&[word, "sync", "aligned"]);
     if i.has("fence") {
-        // What was written before is seen: instructions follow each other here.
+        // Earlier writes are visible: instructions follow each other here.
         plain("fence")?;
         return Ok(Operation::Nothing);
     }
@@ -92,7 +92,7 @@ fn begin(i: &Instruction) -> Result<Operation, Invalid> {
         && shape.n.is_multiple_of(EIGHT)
         && (EIGHT..=MOST_COLUMNS).contains(&shape.n);
     let sums = i.destinations(0)?;
-    // What multiplies the old sum, and signs and orders of the factors.
+    // The factor of the old sum, and signs and orders of the factors.
     let [scale, positive_a, positive_b, across_a, across_b] = [3, 4, 5, 6, 7].map(|n| i.source(n));
     match i.types.as_slice() {
         [F32, F16, F16] | [F32, BF16, BF16] if is_known && sums.len() == shape.n / 2 => {
@@ -112,7 +112,7 @@ fn begin(i: &Instruction) -> Result<Operation, Invalid> {
     }
 }
 
-/// What stays of an instruction until its product is computed.
+/// The part of an instruction that is kept until its product is computed.
 #[derive(Debug)]
 struct Product {
     /// Four registers for each eight columns, as `mma` has them.
@@ -163,7 +163,7 @@ impl Together for Begin {
             b,
             era,
         };
-        // What a GPU may do from now on. The four warps read the second factor together.
+        // From now on a GPU may read. The four warps read the second factor together.
         let read = |_, _, _: Place<'_>| ();
         under_way.visit_rows(warp, memory, How::Read, read)?;
         if warp.number.is_multiple_of(WARPS) {
@@ -245,8 +245,8 @@ fn finish(products: &[UnderWay], warp: &mut Lanes, memory: &Memory<'_>) -> Resul
     Ok(())
 }
 
-/// Where the eight numbers are, in sixteen rows of `n` columns, that four lanes have in a pair of
-/// registers: group `group` of lanes, pair `pair`.
+/// The places of the eight numbers, in sixteen rows of `n` columns, that four lanes have in a pair
+/// of registers: group `group` of lanes, pair `pair`.
 fn place(group: usize, pair: usize, n: usize) -> usize {
     (group + 8 * (pair % 2)) * n + pair / 2 * EIGHT
 }
@@ -343,7 +343,7 @@ struct Matrix {
 }
 
 impl Matrix {
-    /// Of a descriptor; none, if it is nothing that is known.
+    /// The layout of a descriptor; `None` if it is unknown.
     fn of(descriptor: u64, across: bool) -> Option<Self> {
         let field = |at: u32| (descriptor >> at & 0x3fff) << 4;
         let known = 0x3fff | 0x3fff << 16 | 0x3fff << 32 | 3 << 62;
@@ -360,8 +360,8 @@ impl Matrix {
         })
     }
 
-    /// Where eight numbers are: of row or column `mn` from number `k` on, or, across, of `mn` and
-    /// those that follow.
+    /// The address of eight numbers: of row or column `mn` from number `k` on, or, across, of `mn`
+    /// and the following ones.
     fn address(&self, mn: usize, k: usize) -> u64 {
         let (mn, k) = (mn as u64, k as u64);
         let Self {

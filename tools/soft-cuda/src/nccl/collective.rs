@@ -47,7 +47,7 @@ impl Job {
             Broadcast { root } | Reduce(_, root) if root >= size => {
                 return Err(Error::argument(format!("root {root} of {size} ranks")));
             }
-            // What the others name as source, or as target, is not used.
+            // The source or target that the others pass is not used.
             Broadcast { root } if root != rank => sent = Some(0),
             Reduce(_, root) if root != rank => received = Some(0),
             AllGather => received = self.count.checked_mul(size),
@@ -95,7 +95,8 @@ impl Job {
         Ok(())
     }
 
-    /// A slot has room for so many, or, if each rank gets others, for so many for each rank.
+    /// The number of elements that fit into a slot; if each rank gets others, that fit for each
+    /// rank.
     fn elements_at_once(&self, shared: &Shared) -> usize {
         let in_slot = SLOT / self.kind.size();
         match self.collective {
@@ -186,7 +187,7 @@ impl Job {
         Ok(())
     }
 
-    /// Where a piece of a part of a buffer is, as long as the table is held, and its bytes.
+    /// The address of a piece of a part of a buffer, while the table is held, and its bytes.
     fn memory(
         &self,
         table: &Table,

@@ -15,10 +15,10 @@ use crate::driver::pending::{Ticket, wake};
 use crate::driver::stream::{device_of, is_default};
 use crate::report::{lock, say};
 
-/// What the thread and the calls have in common.
+/// The state that the thread and the calls share.
 struct State {
     shared: Shared,
-    /// What first made this rank fail.
+    /// The first failure of this rank.
     failed: OnceLock<Code>,
 }
 
@@ -41,7 +41,7 @@ impl State {
 
 type Enqueued = (Job, Ticket);
 
-/// What a program has of a communicator.
+/// A program's handle of a communicator.
 pub(super) struct Communicator {
     state: Arc<State>,
     device: usize,
@@ -99,7 +99,7 @@ impl Communicator {
         }
     }
 
-    /// What went wrong after calls returned.
+    /// The failure after calls returned.
     pub fn error(&self) -> Option<Code> {
         self.state.error()
     }
@@ -132,7 +132,7 @@ fn ended() -> Error {
     Error::argument("the communicator is at its end")
 }
 
-/// The thread. What failed keeps its place in its stream until the communicator is at its end.
+/// The thread. A failed job keeps its place in its stream until the communicator ends.
 fn serve(state: &State, jobs: &Receiver<Enqueued>) {
     let mut lost = Vec::new();
     for (job, ticket) in jobs {
@@ -148,7 +148,7 @@ fn serve(state: &State, jobs: &Receiver<Enqueued>) {
 }
 
 fn run(state: &State, job: &Job) -> Result<(), Error> {
-    // Who has nothing to do needs nobody, and may come after all others have left.
+    // A rank without elements needs nobody, and may come after all others have left.
     if job.count > 0
         && let Some(obstacle) = state.shared.obstacle()
     {

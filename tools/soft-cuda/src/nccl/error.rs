@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 
-/// What a call can come to, besides success.
+/// The failures of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(super) enum Code {
@@ -34,7 +34,7 @@ impl Error {
     }
 }
 
-/// What NCCL says of a code.
+/// NCCL's text for a code.
 pub(super) fn words(code: c_int) -> &'static CStr {
     match code {
         0 => c"no error",

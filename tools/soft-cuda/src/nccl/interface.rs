@@ -61,13 +61,13 @@ pub unsafe extern "C" fn ncclGetVersion(out: Out<c_int>) -> c_int {
     call("ncclGetVersion", || put(out, VERSION))
 }
 
-/// What a code means.
+/// The description of a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
     words(code).as_ptr()
 }
 
-/// Where ranks can meet.
+/// A meeting point of ranks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetUniqueId(out: Out<Id>) -> c_int {
     call("ncclGetUniqueId", || put(out, Id::unique()))
@@ -115,7 +115,7 @@ fn end(handle: Handle, how: fn(&Communicator)) -> Result<(), Error> {
     Ok(())
 }
 
-/// What went wrong after calls returned.
+/// The failure after calls returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommGetAsyncError(handle: Handle, out: Out<c_int>) -> c_int {
     call("ncclCommGetAsyncError", || {
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn ncclGroupEnd() -> c_int {
     })
 }
 
-/// What all collectives have in common.
+/// The arguments that all collectives share.
 struct Arguments {
     from: u64,
     to: u64,

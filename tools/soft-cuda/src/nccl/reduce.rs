@@ -77,7 +77,7 @@ impl Operation {
     }
 }
 
-/// What is calculated with.
+/// A number to calculate with.
 trait Number: Copy + PartialOrd {
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
@@ -141,7 +141,7 @@ macro_rules! wide_floats {
     )*};
 }
 
-/// What is in memory.
+/// An element in memory.
 trait Element: Copy {
     type Wide: Number;
     fn widen(self) -> Self::Wide;
@@ -157,8 +157,8 @@ floats! {
     f64: f64, std::convert::identity, std::convert::identity;
 }
 
-/// Writes to `to` what the operation makes of the elements of all ranks, of which there is at least
-/// one.
+/// Writes the operation's result over the elements of all ranks to `to`. There is at least one
+/// rank.
 ///
 /// # Safety
 /// `to` can be written, and each of `from` read, for `count` elements of the type.
@@ -215,13 +215,13 @@ unsafe fn fold<T: Element>(
 ) {
     for i in 0..count {
         let of_rank = |pointer: &*const u8| {
-            // SAFETY: so many elements can be read there.
+            // SAFETY: that many elements can be read there.
             unsafe { pointer.cast::<T>().add(i).read_unaligned() }.widen()
         };
         let Some(joined) = from.iter().map(of_rank).reduce(&join) else {
             return;
         };
-        // SAFETY: so many elements can be written there.
+        // SAFETY: that many elements can be written there.
         unsafe {
             to.cast::<T>()
                 .add(i)

@@ -201,7 +201,7 @@ impl Shared {
         unsafe { self.start.cast().as_ref() }
     }
 
-    /// The slot of a rank from this byte on, with room for so many.
+    /// The slot of a rank from byte `offset` on, with room for `bytes` bytes.
     pub fn slot(&self, rank: usize, offset: usize, bytes: usize) -> *mut u8 {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= SLOT);
         assert!(rank < self.size && inside, "outside of a slot");

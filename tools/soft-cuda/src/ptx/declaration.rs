@@ -3,7 +3,7 @@
 use super::text::{is_name, number, split};
 use super::{Invalid, Type, invalid};
 
-/// Where a variable lies (PTX ISA, "State Spaces").
+/// The state space of a variable (PTX ISA, "State Spaces").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Space {
@@ -33,11 +33,11 @@ impl Space {
 pub struct Variable {
     /// How instructions call it.
     pub name: String,
-    /// Where it lies.
+    /// Its state space.
     pub space: Space,
     /// Whether its size is decided elsewhere: by the launch, for shared memory.
     pub external: bool,
-    /// Of an element.
+    /// Type of an element.
     pub element: Type,
     /// Bytes between which it starts.
     pub align: usize,

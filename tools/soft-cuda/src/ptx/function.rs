@@ -6,7 +6,7 @@ use super::names::Names;
 use super::text::{Statement, is_name, split, statements};
 use super::{Fill, Instruction, Invalid, Space, Variable, invalid};
 
-/// Where a launch puts an argument.
+/// The place where a launch puts an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// From the first one, in bytes.
@@ -29,7 +29,7 @@ pub enum ThreadLimit {
 /// A kernel.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// What `cuModuleGetFunction` calls it.
+    /// Its name for `cuModuleGetFunction`.
     pub name: String,
     /// In the order of the arguments.
     pub parameters: Vec<Parameter>,
@@ -37,21 +37,21 @@ pub struct Function {
     pub parameter_bytes: usize,
     /// Which blocks it can be launched with.
     pub threads: ThreadLimit,
-    /// What it does.
+    /// Its instructions.
     pub code: Vec<Instruction>,
     /// How many registers a lane has.
     pub registers: usize,
-    /// Those that hold something before a block starts.
+    /// Registers that hold something before a block starts.
     pub fills: Vec<(usize, Fill)>,
-    /// Bytes of shared memory without those that the launch asks for.
+    /// Bytes of shared memory without the dynamic ones.
     pub shared: usize,
-    /// Where those start.
+    /// Start of the dynamic shared memory.
     pub dynamic_shared: usize,
     /// Bytes of local memory of a lane.
     pub local: usize,
 }
 
-/// What the module says before its functions.
+/// The declarations of a module before its functions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Surroundings {
     pub symbols: HashMap<String, Fill>,
@@ -65,8 +65,8 @@ const MOST_PARAMETER_BYTES: usize = 32_764;
 const MOST_LOCAL_BYTES: usize = 512 << 10;
 const MOST_SHARED_BYTES: usize = 227 << 10;
 
-/// What starts where another variable ends: shared memory is laid out in such pieces, so that no
-/// kernel is misaligned because another variable came first.
+/// Alignment of the start of shared memory after another variable. So no kernel is misaligned
+/// because another variable came first.
 const SHARED_ALIGN: usize = 128;
 const LOCAL_ALIGN: usize = 16;
 /// As TMA and swizzled layouts want dynamic shared memory.

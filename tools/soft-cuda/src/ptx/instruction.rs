@@ -10,13 +10,13 @@ pub const SINK: usize = 0;
 /// `@%p` or `@!%p`: which lanes execute an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// Of the predicate.
+    /// Register of the predicate.
     pub register: usize,
     /// Whether it has to be false.
     pub negated: bool,
 }
 
-/// What an instruction works on.
+/// An operand of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// A register that the program declares, or [`SINK`].
@@ -38,11 +38,11 @@ pub struct Instruction {
     pub guard: Option<Guard>,
     /// The first word.
     pub name: String,
-    /// Its other words, without those that are types.
+    /// Its other words, without the types.
     pub modifiers: Vec<String>,
     /// Its types, in their order.
     pub types: Vec<Type>,
-    /// What it works on.
+    /// Its operands.
     pub operands: Vec<Operand>,
     /// All of it.
     pub text: String,
@@ -170,7 +170,7 @@ impl Instruction {
         }
     }
 
-    /// `d|p`, of which the second may be missing: two registers to write.
+    /// `d|p`: two registers to write; the second may be missing.
     pub fn pair(&self, operand: usize) -> Result<[usize; 2], Invalid> {
         match *self.destinations(operand)?.as_slice() {
             [first] => Ok([first, SINK]),
@@ -231,7 +231,7 @@ impl Operand {
         Ok(Self::Value(names.value(text, expected)?))
     }
 
-    /// What follows `[`.
+    /// The operand after `[`.
     fn memory(text: &str, names: &mut Names) -> Result<Self, Invalid> {
         let bad = || Invalid(format!("address `[{text}`"));
         let inside = text.strip_suffix(']').ok_or_else(bad)?.trim();

@@ -24,7 +24,7 @@ pub use names::Fill;
 pub use special::{Axis, Special};
 pub use types::Type;
 
-/// What is wrong with the text of a module.
+/// An error in the text of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid(pub String);
 

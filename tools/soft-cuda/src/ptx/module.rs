@@ -109,7 +109,7 @@ fn head(text: &str) -> &str {
     &text[..text.find(['{', ';', '=']).unwrap_or(text.len())]
 }
 
-/// What stands before the first bracket, within it and after it.
+/// The text before the first bracket, within it and after it.
 fn end_of_body(text: &str) -> Result<(&str, &str, &str), Invalid> {
     let open = text.find('{');
     let Some((open, close)) = open.and_then(|open| Some((open, matching(text, open)?))) else {

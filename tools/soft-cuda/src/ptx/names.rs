@@ -1,5 +1,5 @@
-//! What names within a function stand for: registers, in scopes; labels; and what is put into a
-//! register before a block starts.
+//! The names within a function: registers, in scopes; labels; and the values of registers that are
+//! set before a block starts.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::instruction::SINK;
 use super::text::{is_name, number, split};
 use super::{Invalid, Special, Type, invalid};
 
-/// What a register holds that no instruction writes.
+/// The value of a register that no instruction writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// These bits.
@@ -22,7 +22,7 @@ pub enum Fill {
     Local(usize),
     /// The address of the module's variable of this number.
     Global(usize),
-    /// What a special register says.
+    /// The value of a special register.
     Special(Special),
 }
 

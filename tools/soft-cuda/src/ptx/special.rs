@@ -3,7 +3,7 @@
 /// A dimension of a grid or a block.
 pub type Axis = usize;
 
-/// What such a register tells a lane.
+/// The value of a special register for a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// `%tid`: the thread within the block.
@@ -32,7 +32,7 @@ pub enum Special {
     LanesFrom,
     /// `%dynamic_smem_size`: bytes of shared memory that the launch asks for.
     DynamicShared,
-    /// What is the same everywhere: a cluster is one block, clocks stand still.
+    /// The same value everywhere: a cluster is one block, clocks stand still.
     Always(u64),
 }
 

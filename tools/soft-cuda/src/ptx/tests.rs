@@ -1,4 +1,4 @@
-//! Whole modules, and what is left of them after an accident.
+//! Whole modules, and the rest of them after an accident.
 
 use super::*;
 use crate::machine::Kernel;

@@ -10,7 +10,7 @@ pub(super) enum Statement {
     Open,
     /// `}`
     Close,
-    /// What ends with a semicolon.
+    /// A statement that ends with a semicolon.
     Text(String),
 }
 
@@ -32,13 +32,13 @@ pub(super) fn without_comments(text: &str) -> String {
     out
 }
 
-/// Where the next comment begins.
+/// The start of the next comment.
 fn comment(text: &str) -> Option<usize> {
     let mut slashes = text.match_indices('/').map(|(at, _)| at);
     slashes.find(|at| matches!(text.as_bytes().get(at + 1), Some(b'/' | b'*')))
 }
 
-/// What commas outside of brackets divide.
+/// The parts between commas outside of brackets.
 pub(super) fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
     for (at, c) in text.char_indices() {
@@ -140,8 +140,7 @@ pub(super) fn statements(body: &str) -> Vec<Statement> {
     cutter.statements
 }
 
-/// Where lines come from and how they are best compiled. Unlike statements, not all end with a
-/// semicolon.
+/// Source positions and hints for the compiler. Unlike statements, not all end with a semicolon.
 fn is_aside(line: &str) -> bool {
     let word = line.split_whitespace().next().unwrap_or("");
     matches!(word, ".loc" | ".file" | ".pragma") || line.starts_with('#')

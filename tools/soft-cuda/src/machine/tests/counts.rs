@@ -1,7 +1,7 @@
 use super::*;
 use crate::machine::{Count, Counts, Unit};
 
-/// What the blocks of a grid do, of which so many are run at most.
+/// Counts of the blocks of a grid; at most `most` of them are run.
 fn counted(body: &str, blocks: u32, threads: u32, most: u64) -> Counts {
     let to = Buffer::new(4096).unwrap();
     let input = vec![0; 1024];

@@ -116,7 +116,7 @@ fn wmma_of_every_shape_and_layout() {
     wmma([16, 16, 8], "tf32", "f32", true, true);
 }
 
-/// Where the manual says that register `r`, number `n`, of a lane is: row and column.
+/// Row and column of register `r`, number `n`, of a lane, according to the manual.
 fn place_a(lane: usize, r: usize, n: usize, wide: bool) -> (usize, usize) {
     let (g, t) = (lane / 4, lane % 4);
     match (wide, r) {

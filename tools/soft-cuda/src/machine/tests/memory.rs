@@ -75,7 +75,7 @@ fn copies_to_shared_memory() {
         st.global.v4.u32 [%d1+16], {%r6, %r7, %r8, %r9};
         st.global.v2.u32 [%d1+32], {%r10, %r11};";
     let out = launch(body, [1; 3], [1; 3], &[1, 2, 3, 4, 5, 6, 7, 8], 10).unwrap();
-    // What nobody wrote is no zero.
+    // Unwritten memory is not zero.
     assert_eq!(out, [1, 2, 3, 4, 5, 0, 0, 0, 0, u32::MAX]);
 }
 

@@ -15,8 +15,8 @@ mod warps;
 use super::{Buffer, FaultKind, Kernel, Launch, LaunchError};
 use crate::ptx::Module;
 
-/// What every body starts from: `%d0` is the input's address and `%d1` the output's, `%r0` the
-/// thread of the block, `%d2` and `%d3` the addresses of its 32 bits of the input and the output.
+/// The start of every body: `%d0` is the input's address and `%d1` the output's, `%r0` the thread
+/// of the block, `%d2` and `%d3` the addresses of its 32 bits of the input and the output.
 const PROLOGUE: &str = "
     .reg .pred %p<20>; .reg .b16 %h<50>; .reg .b32 %r<150>; .reg .f32 %f<50>; .reg .b64 %d<50>;
     ld.param.u64 %d0, [in]; ld.param.u64 %d1, [out];
@@ -104,7 +104,7 @@ fn warp(body: &str, input: &[u32]) -> Vec<u32> {
     launch(body, [1; 3], [32, 1, 1], input, 32).unwrap()
 }
 
-/// What an expression of PTX makes of two words: `%r1` and `%r2` into `%r3`.
+/// The value of a PTX expression of two words: `%r1` and `%r2` into `%r3`.
 fn of_two(instructions: &str, a: u32, b: u32) -> u32 {
     let body = format!(
         "ld.global.u32 %r1, [%d0]; ld.global.u32 %r2, [%d0+4];

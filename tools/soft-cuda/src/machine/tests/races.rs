@@ -43,7 +43,7 @@ const WORDS: &str = "
 fn what_another_warp_wrote_is_read_behind_a_barrier() {
     let body = format!("{WORDS} st.shared.u32 [%r1], %r0; bar.sync 0; ld.shared.u32 %r3, [%r2];");
     needs("bar.sync 0;", &body);
-    // That of its own warp is not enough.
+    // A barrier of its own warp is not enough.
     needs("bar.sync 0;", &format!("{body} bar.warp.sync -1;"));
     let by_parts = body.replacen("st.shared.u32 [%r1], %r0;", "st.shared.u16 [%r1], %h1;", 1);
     needs("bar.sync 0;", &by_parts);

@@ -28,7 +28,7 @@ impl Layout {
         }
     }
 
-    /// Where number `k` of row `mn` is, in bytes.
+    /// The place of number `k` of row `mn`, in bytes.
     fn place(self, mn: usize, k: usize, count: usize) -> usize {
         let [leading, stride] = self.offsets(count);
         let wide = 8 * self.swizzled;
@@ -193,7 +193,7 @@ fn products_of_every_layout() {
     }
 }
 
-/// What a kernel fails with that lacks a line.
+/// The fault of a kernel without this line.
 fn without(line: &str) -> Result<bool, FaultKind> {
     let (body, input) = body(PLAIN, PLAIN);
     assert!(body.contains(line));

@@ -9,7 +9,7 @@ fn element(rank: usize, i: usize) -> i64 {
     ((rank * 5 + i * 3) % 7) as i64 - 3
 }
 
-/// What all ranks together have at a place. The mean of integers truncates.
+/// The result of all ranks at a place. The mean of integers truncates.
 fn joined<T: Mean>(operation: c_int, size: usize, i: usize) -> T {
     let all = (0..size).map(|rank| element(rank, i));
     match operation {
@@ -49,7 +49,7 @@ impl Mean for i64 {
     }
 }
 
-/// The elements of a rank, of which there are `count`.
+/// The `count` elements of a rank.
 fn own<T: Element>(rank: usize, count: usize) -> Vec<T> {
     (0..count).map(|i| T::of(element(rank, i))).collect()
 }

@@ -15,7 +15,7 @@ use super::shared::Id;
 use super::*;
 use crate::driver::*;
 
-/// What a call gives, or its code.
+/// The result of a call, or its code.
 fn get<T>(call: impl FnOnce(Out<T>) -> c_int) -> Result<T, c_int> {
     let mut out = MaybeUninit::uninit();
     match call(Some(&mut out)) {
@@ -145,7 +145,7 @@ impl Element for i64 {
 /// Device memory with these elements.
 fn upload<T: Element>(elements: &[T]) -> u64 {
     let bytes = size_of_val(elements);
-    // SAFETY: pointers are of this function, and there are so many bytes.
+    // SAFETY: pointers are of this function, and that many bytes exist.
     unsafe {
         let address = get(|out| cuMemAlloc_v2(out, bytes.max(1))).unwrap();
         let from = elements.as_ptr().cast();
@@ -154,11 +154,11 @@ fn upload<T: Element>(elements: &[T]) -> u64 {
     }
 }
 
-/// What is in device memory when a stream is done, which is freed.
+/// Copies device memory when a stream is done, and frees it.
 fn download<T: Element>(address: u64, count: usize, stream: Handle) -> Vec<T> {
     let mut elements = vec![T::of(0); count];
     let to = elements.as_mut_ptr().cast();
-    // SAFETY: there is room for so many bytes.
+    // SAFETY: there is room for that many bytes.
     unsafe {
         let bytes = count * size_of::<T>();
         assert_eq!(cuMemcpyDtoHAsync_v2(to, address, bytes, stream), 0);
