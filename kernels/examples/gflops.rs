@@ -1,4 +1,4 @@
-//! Speed of each kernel in GFLOP/s and as share of the processor's peak.
+//! Speed of each kernel in GFLOP/s and as a share of the CPU's peak.
 //!
 //! `cargo run --release -p burn-dist-kernels --example gflops -- [threads] [filter]`; the variable
 //! `BURN_DIST_KERNELS_ISA` chooses another instruction set.

@@ -433,7 +433,7 @@ fn what_one_backward_pass_has_registered_is_not_looked_for_in_another() {
         let loss = linear(x.clone(), weight.clone(), None) * factor + x.clone();
         floats(x.grad(&loss.sum().backward()).unwrap())
     };
-    // A leaf's gradient is in every container anew, and another pass may be under way beside it.
+    // A leaf's gradient is new in every container, and another pass may run beside it.
     for factor in [1.0, -3.0] {
         let options = own::LinearOptions::default();
         let product = own::linear(x.clone(), weight.clone(), None, None, options);

@@ -304,7 +304,7 @@ fn check_attention(kernels: &[Kernels], shape: &Attention) {
         kernels
             .attention_gradient(shape, &qkv, &dy, &mut dx)
             .unwrap();
-        // What is rounded to bf16 on the way may fall to the other side in f64.
+        // A value that was rounded to bf16 on the way may fall to the other side in f64.
         let tolerance = if low { 1e-2 } else { TOLERANCE };
         assert_close(&y, &y64, tolerance, &what("forward"));
         assert_close(&dx, &dx64, tolerance, &what("gradient"));

@@ -24,8 +24,8 @@ trait Model {
     fn step(&mut self, kernels: &Kernels) -> Result<f32, KernelError>;
 }
 
-/// Processor time of this process in seconds, which other processes disturb less than the clock on
-/// the wall; 0 where unknown.
+/// CPU time of this process in seconds, which other processes disturb less than wall-clock time; 0
+/// if unknown.
 fn cpu_seconds() -> f64 {
     #[cfg(target_os = "linux")]
     {

@@ -36,14 +36,14 @@ impl Kernels {
         Ok(())
     }
 
-    /// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`.
-    ///
-    /// Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>. The mask depends
-    /// only on `seed` and the positions, so the same call on the gradient is the backward pass.
+    /// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`
+    /// (Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>). The choice
+    /// depends only on `seed` and the positions, so the same call on the gradient is the backward
+    /// pass.
     ///
     /// # Errors
     ///
-    /// Fails if the slices have different lengths, or if the rate lies outside 0 to 1.
+    /// Slices of different lengths, a rate outside of 0 to 1.
     pub fn dropout(
         &self,
         rate: f64,
@@ -79,7 +79,7 @@ impl Kernels {
     }
 
     /// Transposes `batch` matrices: `input` is \[batch, rows, columns\], `output` \[batch, columns,
-    /// rows\]. Images go from channels first to channels last and back by this.
+    /// rows\]. It converts images from channels first to channels last and back.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// Fails if the slices have different lengths.
+    /// Slices of different lengths.
     pub fn relu_gradient(&self, output: &[f32], gradient: &mut [f32]) -> Result<(), KernelError> {
         length("relu", "gradient", gradient.len(), output.len())?;
         let target = Shared::new(gradient);
@@ -217,7 +217,7 @@ impl Kernels {
         result: &mut [f32],
         fill: impl FnOnce(&(dyn Fn(usize) -> *mut f32 + Sync)) -> R,
     ) -> R {
-        // Whole cache lines for each part, so that threads do not share lines.
+        // Whole cache lines for each part, so that threads do not share them.
         let step = result.len().next_multiple_of(16);
         let mut partial = self.workspace.zeros(parts * step);
         let target = Shared::new(partial.slice());

@@ -1,8 +1,8 @@
 //! Memory of large buffers, in huge pages if the system has them.
 //!
 //! A transformed image touches hundreds of streams, more than the TLB has entries for small pages.
-//! The program's allocator would zero the memory before anyone could request huge pages, and would
-//! keep freed memory in pieces. So large buffers are mapped from the system and returned to it.
+//! The program's allocator would write zeros before huge pages can be requested, and would keep
+//! returned memory in pieces. So large buffers are mapped from the system and returned there.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ const HUGE: usize = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Buffer {
     start: NonNull<f32>,
-    /// Number of elements, at least as many as requested.
+    /// Elements, at least as many as requested.
     pub(crate) length: usize,
     origin: Origin,
 }

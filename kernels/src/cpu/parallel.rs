@@ -1,5 +1,5 @@
-//! Division of work into pieces that depend on the shape alone, so that results do not depend on
-//! the number of threads.
+//! Divides work into pieces that depend on the shape alone, so that results do not depend on the
+//! number of threads.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub(crate) fn each(count: usize, task: impl Fn(usize) + Sync + Send) {
     (0..count).into_par_iter().with_max_len(1).for_each(task);
 }
 
-/// Returns the piece `index` of `total` items in pieces of `size`.
+/// The piece `index` of `total` items in pieces of `size`.
 pub(crate) fn piece(index: usize, size: usize, total: usize) -> Range<usize> {
     let start = (index * size).min(total);
     start..(start + size).min(total)
@@ -24,7 +24,7 @@ pub(crate) fn piece(index: usize, size: usize, total: usize) -> Range<usize> {
 #[derive(Clone, Copy)]
 pub(crate) struct Shared(*mut f32);
 
-// SAFETY: it is only an address; code that writes through it must be the only one at that place.
+// SAFETY: it is only an address; a writer through it must be the only one at that place.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -75,7 +75,7 @@ pub(crate) fn rows_per_piece(columns: usize) -> usize {
     (ELEMENTS / columns.max(1)).max(1)
 }
 
-/// Largest number of parts of a sum over rows.
+/// Maximum number of parts of a sum over rows; the parts are then added up.
 const PARTS: usize = 32;
 
 /// Returns the rows per part of a sum over `rows` rows.

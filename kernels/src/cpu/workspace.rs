@@ -1,11 +1,10 @@
-//! Scratch memory that outlives the calls, because fresh memory would cost page faults in every
-//! step.
+//! Scratch memory that outlives the calls, because fresh memory costs page faults in every step.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::cpu::pages::Buffer;
 
-/// Largest number of kept buffers; a thread needs three at a time.
+/// Maximum number of kept buffers; a thread needs three at a time.
 const KEPT: usize = 256;
 
 /// Buffers that are free.

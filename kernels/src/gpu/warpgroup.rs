@@ -51,8 +51,8 @@ pub(super) fn is_unchecked() -> bool {
 
 /// Whether the device has the instruction, and it is not disabled.
 pub(super) fn has_warpgroups(client: &Client) -> bool {
-    // It exists in compute capability 9.0 only. Of 9.0 cubecl says that it has the first feature,
-    // and of all later ones that they also have the second.
+    // It exists in compute capability 9.0 only. cubecl reports the first feature for 9.0, and both
+    // for all later ones.
     let tma = &client.properties().features.tma;
     let is_hopper = tma.contains(Tma::Base) && !tma.contains(Tma::Im2colWide);
     is_hopper && !is_asked_for("off")

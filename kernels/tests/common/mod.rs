@@ -1,5 +1,5 @@
-//! What all tests of kernels share: random numbers, the instruction sets of this machine, and the
-//! comparison with references in f64.
+//! Shared parts of the tests of kernels: random numbers, the instruction sets of this machine, and
+//! the comparison with references in f64.
 #![allow(dead_code, reason = "every test uses another part")]
 
 use kernels::cpu::{Isa, Kernels};

@@ -1,4 +1,4 @@
-//! The direct convolution as an implicit matrix product. It reads rows of the padded image in
+//! The direct convolution as an implicit matrix product. Rows of the padded image are read in
 //! place, because NHWC makes all columns and channels of a window's row adjacent.
 
 use super::shape::{Conv2d, Geometry};
@@ -7,10 +7,10 @@ use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each, piece};
 use crate::cpu::vector::tile::Block;
 
-/// Smallest number of pieces of work, if the images have as many rows.
+/// Minimum number of pieces of work, if the images have as many rows.
 const PIECES: usize = 16;
 
-/// Copies rows of an image (from `first`, counted with the padding) and adds the zero padding.
+/// Copies rows of an image (from `first`, counted with the padding), with zeros around them.
 ///
 /// `to` has `rows` rows of `width + 2 · padding` pixels.
 pub(super) fn pad(geometry: &Geometry, image: &[f32], first: usize, to: &mut [f32]) {

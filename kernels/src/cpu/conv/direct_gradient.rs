@@ -7,16 +7,16 @@ use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each};
 use crate::cpu::vector::tile::Block;
 
-/// Largest number of elements of all partial sums together, unless only two sums exist.
+/// Maximum number of elements of all partial sums together, unless there are only two sums.
 const PARTIAL_ELEMENTS: usize = 6 << 20;
-/// Largest number of partial sums. It is fixed, because results must not depend on the number of
+/// Maximum number of partial sums. It is fixed, so that the result does not depend on the number of
 /// threads.
 const PARTS: usize = 16;
 /// Pixels that are summed at a time, so that they stay in the L1 cache.
 const PIXELS: usize = 64;
 
-/// Computes the input's gradient if it is no convolution: every tap adds its product to the pixels
-/// that it read, in a padded image.
+/// The input's gradient if it is no convolution: every tap adds its product to its pixels in a
+/// padded image.
 pub(super) fn input(
     kernels: &Kernels,
     shape: &Conv2d,
@@ -133,11 +133,11 @@ pub(super) fn weight(
     gather(kernels, (rows, geometry.output), spread.slice(), result);
 }
 
-/// Writes the contribution of one image to `sum`, \[tap\]\[in\]\[lane\], or adds it.
+/// Writes or adds the contribution of one image to `sum`, \[tap\]\[in\]\[lane\].
 ///
 /// # Safety
 ///
-/// `sum` is valid for all rows of whole vectors, and nothing else touches it.
+/// `sum` is good for all rows of whole vectors, and nothing else touches it.
 unsafe fn sum_image(
     kernels: &Kernels,
     shape: &Conv2d,
@@ -158,7 +158,7 @@ unsafe fn sum_image(
         pad(geometry, image, 0, scratch.slice());
         scratch.slice()
     };
-    // Vectors are loaded whole, so a pixel's length must be a multiple of the vector length.
+    // Vectors are read whole, so pixels must be whole vectors wide.
     let gradient: &[f32] = if lanes == geometry.output {
         gradient
     } else {

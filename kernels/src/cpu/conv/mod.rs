@@ -1,8 +1,8 @@
 //! Two-dimensional convolution of NHWC images, forward and both gradients.
 //!
 //! 3×3 windows with stride 1 use Winograd's algorithm, which needs a quarter of the
-//! multiplications. 1×1 windows with stride 1 use a plain matrix product, all others an implicit
-//! matrix product (direct convolution).
+//! multiplications. 1×1 windows with stride 1 are a plain matrix product. Everything else is a
+//! direct implicit matrix product.
 
 mod direct;
 mod direct_gradient;

@@ -1,4 +1,4 @@
-//! Shapes of convolutions, and the choice of the algorithm.
+//! Shapes of convolutions and the choice of algorithm.
 
 use super::OP;
 use crate::error::{KernelError, volume};
@@ -30,7 +30,7 @@ pub enum ConvMethod {
     /// Winograd if it is faster, else direct.
     #[default]
     Auto,
-    /// Always direct: rounding errors as small as those of a matrix product.
+    /// Direct: rounding errors as small as those of a matrix product.
     Direct,
     /// Winograd: errors up to about 1e-5 of the largest value; only for 3×3 windows with stride 1.
     Winograd,
@@ -95,7 +95,7 @@ impl Conv2d {
         let (batch, input) = (("batch", self.batch), ("in_channels", self.in_channels));
         let output = ("out_channels", self.out_channels);
         let [rows, columns] = self.output_size()?;
-        // The scratch memory must have a valid size too.
+        // The scratch memory must be possible too.
         volume(
             OP,
             &[
@@ -140,8 +140,8 @@ impl Conv2d {
         })
     }
 
-    /// Returns the convolution that computes the input's gradient from the output's, if one exists:
-    /// the stride must be 1 and the padding smaller than the window.
+    /// The convolution that computes the input's gradient from the output's, if there is one: the
+    /// stride must be 1 and the padding smaller than the window.
     pub(super) fn mirrored(&self) -> Result<Option<(Self, Geometry)>, KernelError> {
         let fits = |axis: usize| self.stride[axis] == 1 && self.padding[axis] < self.kernel[axis];
         if !fits(0) || !fits(1) {
@@ -159,7 +159,7 @@ impl Conv2d {
         Ok(Some((mirror, mirror.geometry()?)))
     }
 
-    /// Returns rows, depth and columns of the matrix product that equals a 1×1 window.
+    /// Rows, depth and columns of the matrix product for a 1×1 window.
     pub(super) fn pointwise(&self) -> [usize; 3] {
         let rows = self.batch * self.height * self.width;
         [rows, self.in_channels, self.out_channels]
@@ -183,8 +183,7 @@ impl Conv2d {
         }
     }
 
-    /// Returns true if Winograd is faster. With few channels the transforms cost too much, and
-    /// small images do not fill the tiles.
+    /// With few channels the transforms do not pay off; small images leave the tiles empty.
     fn winograd_pays(&self) -> Result<bool, KernelError> {
         let [rows, columns] = self.output_size()?;
         let tiled = rows.next_multiple_of(4) * columns.next_multiple_of(4);

@@ -1,7 +1,8 @@
-//! Layouts of the weights inside the kernels.
+//! Layouts of the weights inside of the kernels.
 //!
-//! "Spread" weights are \[depth\]\[tap\]\[lane\]: `depth` runs over the channels of the sum, `lane`
-//! over those of the result, padded with zeros to whole vectors. Gradients have the same form.
+//! "Spread" weights are \[depth\]\[tap\]\[lane\]. `depth` runs over the channels of the sum, `lane`
+//! over the channels of the result, padded with zeros to whole vectors. Gradients have the same
+//! form.
 
 use super::shape::Conv2d;
 use crate::cpu::kernels::Kernels;

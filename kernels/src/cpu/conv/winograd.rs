@@ -1,5 +1,5 @@
-//! Convolution by Winograd's F(4×4, 3×3): transform, 36 matrix products, inverse transform. It
-//! processes a group of tiles at a time, so that the transformed tiles stay in the L2 cache.
+//! Convolution by Winograd's F(4×4, 3×3): transform, 36 matrix products, transform back. It works
+//! on a group of tiles at a time, so that the transformed tiles stay in the second-level cache.
 
 use super::shape::Geometry;
 use super::weights::Spread;
@@ -9,10 +9,10 @@ use crate::cpu::table::Table;
 use crate::cpu::vector::tile::Block;
 use crate::cpu::vector::winograd::Strip;
 
-/// Approximate number of tiles per group. Fewer tiles leave more of the L2 cache to the weights.
+/// Approximate tiles per group: fewer leave more of the second-level cache to the weights.
 const TILES: usize = 32;
-/// Extra elements between planes. With a power of two, all 36 streams would map to one set of the
-/// L1 cache.
+/// Padding between planes, in elements: with a power of two, all 36 streams would fall into one set
+/// of the first-level cache.
 pub(super) const PLANE_GAP: usize = 16;
 /// Depth rows of weights that are transformed at a time.
 const ROWS: usize = 8;

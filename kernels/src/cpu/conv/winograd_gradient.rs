@@ -8,17 +8,17 @@ use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each};
 use crate::cpu::vector::tile::Block;
 
-/// Approximate number of tiles per group, which is the depth of the products.
+/// Approximate tiles per group: the depth of the products.
 const TILES: usize = 64;
-/// Largest number of elements of all partial sums together, unless only two sums exist.
+/// Maximum number of elements of all partial sums together, unless there are only two sums.
 const PARTIAL_ELEMENTS: usize = 6 << 20;
-/// Largest number of partial sums. It is fixed, because results must not depend on the number of
+/// Maximum number of partial sums. It is fixed, so that the result does not depend on the number of
 /// threads.
 const PARTS: usize = 16;
 /// Output channels that are computed at a time.
 const CHANNELS: usize = 128;
 
-/// Division of the sum into parts of the batch and blocks of output channels.
+/// The division of the sum: into parts of the batch and blocks of output channels.
 struct Division {
     parts: usize,
     blocks: usize,

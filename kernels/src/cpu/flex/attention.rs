@@ -32,7 +32,7 @@ impl Attention {
         let &[batch, tokens, rows] = dims(qkv) else {
             return Err(KernelError::Storage);
         };
-        // A remainder changes the number of elements, which the kernel refuses.
+        // A remainder gives another number of elements, which the kernel refuses.
         let depth = rows / 3 / self.heads.max(1);
         Ok(crate::cpu::Attention {
             batch,

@@ -73,7 +73,7 @@ struct Normalisation {
     epsilon: f32,
     relu: bool,
     of_batch: bool,
-    /// The batch's moments, set by the forward pass in training.
+    /// Set by the forward pass if the moments are those of the batch.
     moments: Arc<OnceLock<BatchMoments>>,
 }
 
@@ -100,7 +100,7 @@ impl Operation for Normalisation {
     fn forward(&self, kernels: &Kernels, inputs: &[FlexTensor]) -> Result<FlexTensor, KernelError> {
         let [x, weight, bias] = exactly(inputs)?;
         let norm = self.norm(x);
-        // They are set already if the result is recomputed.
+        // Already set if a result is computed again.
         if self.moments.get().is_none() {
             let mut mean = vec![0.0; norm.shape.columns];
             let mut variance = mean.clone();

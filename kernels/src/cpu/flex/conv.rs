@@ -1,4 +1,4 @@
-//! Convolution of channels-last images, with optional bias, residual and ReLU.
+//! Convolution of channels-last images, with frequent operations after it: bias, residual, ReLU.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};

@@ -1,4 +1,4 @@
-//! Dropout that redraws its mask in the backward pass instead of keeping it.
+//! Dropout that does not keep its mask, but draws it again in backward.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Distribution, Tensor, TensorData};
@@ -8,10 +8,10 @@ use super::tensor::{filled, numbers};
 use crate::KernelError;
 use crate::cpu::Kernels;
 
-/// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`.
+/// Sets each number to zero with the probability `rate` and divides the others by `1 − rate`
+/// (Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>).
 ///
-/// Srivastava et al. 2014, <https://jmlr.org/papers/v15/srivastava14a.html>. The mask follows from
-/// one draw of the device's generator, independent of the number of threads.
+/// The mask depends on one draw of the device's generator, not on the number of threads.
 pub fn dropout<const D: usize>(x: Tensor<D>, rate: f64) -> Tensor<D> {
     if rate <= 0.0 {
         return x;

@@ -1,4 +1,4 @@
-//! Linear layers, with an optional GELU before them and optional bias, residual and ReLU.
+//! Linear layers, with frequent operations before and after them: GELU; bias, residual, ReLU.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{Shape, Tensor};

@@ -10,7 +10,7 @@ use crate::cpu::simd::{Simd, load_up_to, store_up_to};
 #[inline(always)]
 pub(crate) unsafe fn accumulate<V: Simd>(count: usize, from: *const f32, to: *mut f32) {
     for index in (0..count).step_by(V::LANES) {
-        // SAFETY: `index` < `count`, and no more than the rest is touched.
+        // SAFETY: `index` < `count`, and only remaining elements are touched.
         unsafe {
             let left = count - index;
             let sum = load_up_to::<V>(to.add(index), left).add(load_up_to(from.add(index), left));

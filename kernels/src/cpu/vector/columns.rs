@@ -90,7 +90,7 @@ pub(crate) unsafe fn column_sums<V: Simd>(
 #[inline(always)]
 pub(crate) unsafe fn relu_gradient<V: Simd>(count: usize, y: *const f32, d: *mut f32) {
     for index in (0..count).step_by(V::LANES) {
-        // SAFETY: no more than the rest is touched.
+        // SAFETY: only remaining elements are touched.
         unsafe {
             let left = count - index;
             let output = load_up_to::<V>(y.add(index), left);

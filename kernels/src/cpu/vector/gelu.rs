@@ -18,7 +18,7 @@ const AHEAD: usize = 2048;
 pub(crate) unsafe fn gelu<V: Simd>(count: usize, x: *const f32, y: *mut f32) {
     let curve = V::PICKS.then(|| &CURVES.probability);
     for index in (0..count).step_by(V::LANES) {
-        // SAFETY: no more than the rest is touched.
+        // SAFETY: only remaining elements are touched.
         unsafe {
             let left = count - index;
             V::fetch(x.wrapping_add(index + AHEAD));
@@ -51,7 +51,7 @@ pub(crate) unsafe fn gelu_gradient<V: Simd>(
 ) {
     let curve = V::PICKS.then(|| &CURVES.slope);
     for index in (0..count).step_by(V::LANES) {
-        // SAFETY: no more than the rest is touched.
+        // SAFETY: only remaining elements are touched.
         unsafe {
             let left = count - index;
             V::fetch(x.wrapping_add(index + AHEAD));

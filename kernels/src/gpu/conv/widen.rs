@@ -23,7 +23,7 @@ pub(super) fn widen(tensor: CubeTensor, channels: u32) -> CubeTensor {
     }
     let shape = Shape::new([batch, height, width, to]);
     let out = memory(&tensor, shape, tensor.dtype);
-    // As many bytes as are written at once.
+    // Whole vectors of a 16-bit type.
     let fits = tensor.dtype.size() == 2 && to.is_multiple_of(VECTOR);
     let vector = if fits { VECTOR } else { 1 };
     let vectors = batch * height * width * to / vector;
