@@ -1,4 +1,4 @@
-//! Lines on stderr, and counts of calls and seconds per kernel for who sets `SOFT_CUDA_LOG`.
+//! Lines on stderr, and counts of calls and seconds per kernel for `SOFT_CUDA_LOG`.
 #![allow(unsafe_code)] // atexit is C's.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub(crate) fn count(call: &'static str) {
     }
 }
 
-/// Does what a call is for, or something that was enqueued. A panic stays within it.
+/// Runs the work of a call, or enqueued work, and contains its panics.
 pub(crate) fn contained<E>(
     name: &str,
     panicked: E,

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use crate::machine::{Counts, Launch, LaunchError};
 use crate::report::{at_exit, lock, say};
 
-/// Blocks that are run of each, at most.
+/// Maximum number of blocks that are run of each.
 const BLOCKS: u64 = 6;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -54,7 +54,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(out: Out<Handle>, number: c_in
     })
 }
 
-/// Holds a context no more.
+/// Releases a context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(number: c_int) -> Code {
     call("cuDevicePrimaryCtxRelease_v2", || {
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(number: c_int) -> Code {
     })
 }
 
-/// How a context waits: here nothing does.
+/// How a context waits; this setting has no effect here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(number: c_int, _flags: c_uint) -> Code {
     call("cuDevicePrimaryCtxSetFlags_v2", || device(number).map(drop))
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn cuCtxGetDevice(out: Out<c_int>) -> Code {
     })
 }
 
-/// Waits for what the device's streams have to do.
+/// Waits for the work of the device's streams.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSynchronize() -> Code {
     call("cuCtxSynchronize", || {

@@ -90,7 +90,7 @@ impl Piece {
             with_exposed_provenance::<u8>(from),
         );
         // SAFETY: device memory is within an allocation that is not freed while the table is held;
-        // host memory is the caller's word.
+        // host memory is guaranteed by the caller.
         unsafe { to.copy_from(from, self.bytes) };
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Piece {
             return Staged::As(self);
         }
         let from = with_exposed_provenance::<u8>(from as usize);
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let content = unsafe { std::slice::from_raw_parts(from, self.bytes) }.to_vec();
         Staged::Read(self.to, content)
     }
@@ -161,8 +161,8 @@ unsafe fn copy(stream: Handle, pieces: &[Piece]) -> Result<(), Error> {
     // SAFETY: the same is promised.
     let staged = pieces.iter().map(|piece| unsafe { piece.staged() });
     let staged: Vec<Staged> = staged.collect();
-    // SAFETY: what was not read before is of the device, or given out by the driver, which does not
-    // take it back before the stream has done this.
+    // SAFETY: memory that was not read before is the device's, or the driver gave it out, and does
+    // not take it back before the stream has done this.
     let copy = move || staged.iter().try_for_each(|piece| unsafe { piece.copy() });
     enqueue(device, stream, copy).map(drop)
 }
@@ -265,9 +265,9 @@ pub unsafe extern "C" fn cuMemsetD8Async(
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Plane {
-    /// Bytes of a row before what is copied.
+    /// Bytes of a row before the copied part.
     pub x: usize,
-    /// Rows before what is copied.
+    /// Rows before the copied part.
     pub y: usize,
     /// `CUmemorytype`: 1 is the host, 2 the device.
     pub kind: c_int,

@@ -10,7 +10,7 @@ use crate::settings::settings;
 
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
-/// Shared memory of a block that asks for no more than every GPU has.
+/// Shared memory that every GPU gives to a block.
 pub(super) const SHARED_BYTES: usize = 48 << 10;
 /// Shared memory that a kernel can be allowed to have.
 pub(super) const SHARED_BYTES_ALLOWED: usize = 227 << 10;
@@ -170,7 +170,7 @@ fn attribute(attribute: c_int) -> Result<c_int, Error> {
     })
 }
 
-/// NVRTC looks here for what the driver does not promise to have: it has none of it.
+/// NVRTC looks here for undocumented functions; none exist here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetExportTable(out: Out<Handle>, _table: *const c_void) -> Code {
     call("cuGetExportTable", || {

@@ -15,7 +15,7 @@ use crate::report::lock;
 
 struct Event {
     device: usize,
-    /// Whether it may be asked for the time.
+    /// Whether it records the time.
     timed: bool,
     recorded: Mutex<Option<Record>>,
 }
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> Code {
     })
 }
 
-/// Whether what was before it is done.
+/// Whether all work before it is done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventQuery(event: Handle) -> Code {
     call("cuEventQuery", || match mark(event)? {
@@ -89,14 +89,14 @@ pub unsafe extern "C" fn cuEventQuery(event: Handle) -> Code {
     })
 }
 
-/// Waits for what was before it.
+/// Waits for the work before it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventSynchronize(event: Handle) -> Code {
     call("cuEventSynchronize", || {
         if let Some(mark) = mark(event)? {
             mark.wait();
         }
-        // It may be that something failed.
+        // The work may have failed.
         mark(event).map(drop)
     })
 }
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn cuEventElapsedTime(out: Out<f32>, start: Handle, end: H
         };
         let (start, end) = (time(start)?, time(end)?);
         let took = end.saturating_duration_since(start).as_secs_f32();
-        // It may be that a later event was recorded first.
+        // A later event may have been recorded first.
         let before = start.saturating_duration_since(end).as_secs_f32();
         put(out, (took - before) * 1e3)
     })

@@ -1,4 +1,4 @@
-//! Handles that a caller has of things within the driver.
+//! Handles of a caller for objects within the driver.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use super::Error;
 use crate::report::lock;
 
-/// In C a pointer, whose target only the driver knows.
+/// A pointer in C; only the driver knows its target.
 pub type Handle = usize;
 
-/// Things of one kind that were made and not destroyed.
+/// Objects of one kind that were made and not destroyed.
 pub(crate) struct Handles<T> {
     next: AtomicUsize,
     all: Mutex<BTreeMap<Handle, Arc<T>>>,

@@ -68,15 +68,15 @@ pub unsafe extern "C" fn cuMemAllocAsync(out: Out<u64>, bytes: usize, stream: Ha
     })
 }
 
-/// Waits for what the streams have to do that may use some memory.
+/// Waits for the work of the streams that may use some memory.
 fn wait() {
-    // Without a context it is no device's turn.
+    // Without a context no device is affected.
     if let Ok(device) = current() {
         pending::wait_for_device(device);
     }
 }
 
-/// Frees memory of the device, when its streams have nothing to do.
+/// Frees memory of the device, when its streams have no work left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> Code {
     call("cuMemFree_v2", || {

@@ -21,7 +21,7 @@ pub(super) struct Function {
     pub kernel: Kernel,
     /// Addresses of the module's variables.
     pub globals: Arc<Globals>,
-    /// Bytes of dynamic shared memory that it may have; 0 if nobody said.
+    /// Maximum bytes of dynamic shared memory; 0 if not set.
     pub allowed_shared: AtomicI32,
 }
 
@@ -50,7 +50,7 @@ impl Drop for Globals {
     fn drop(&mut self) {
         let mut table = table::write();
         for &address in &self.addresses {
-            // They are there: only this frees them.
+            // They exist: only this function frees them.
             let _ = table.remove(address, Owner::Module);
         }
     }
@@ -156,12 +156,12 @@ unsafe fn text<'t>(pointer: *const c_char) -> Result<&'t CStr, Error> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(out: Out<Handle>, image: *const c_char) -> Code {
     call("cuModuleLoadData", || {
-        // SAFETY: PTX is a text of C; of a binary only the start is looked at, which has no zeros.
+        // SAFETY: PTX is a text of C; of a binary only the start is read, which has no zeros.
         put(out, load(unsafe { text(image) }?.to_bytes())?)
     })
 }
 
-/// As [`cuModuleLoadData`], with options for the compiler, which there is none of.
+/// As [`cuModuleLoadData`], with options for the compiler, which have no effect.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadDataEx(
     out: Out<Handle>,
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn cuModuleLoad(out: Out<Handle>, path: *const c_char) -> 
 pub unsafe extern "C" fn cuModuleUnload(module: Handle) -> Code {
     call("cuModuleUnload", || {
         let module = MODULES.remove(module)?;
-        // Its variables go with it.
+        // Its variables are freed with it.
         pending::wait_for_device(module.device);
         for &function in module.functions.values() {
             FUNCTIONS.remove(function)?;

@@ -10,7 +10,7 @@ use crate::report::lock;
 /// A stream of a device.
 type Place = (usize, Handle);
 
-/// Whether something failed. It does not count as done, but nobody waits for it, nor for what is
+/// Whether the work failed. It does not count as done, but nobody waits for it, nor for the work
 /// behind it.
 type Lost = bool;
 
@@ -26,7 +26,7 @@ static LIST: Mutex<List> = Mutex::new(List {
 });
 static CHANGED: Condvar = Condvar::new();
 
-/// How much a stream may have to do; who enqueues more waits, as with a GPU.
+/// Maximum work of a stream; a thread that enqueues more waits, as with a GPU.
 const MOST: usize = 1024;
 
 /// `CU_STREAM_LEGACY` is the default stream.
@@ -42,7 +42,7 @@ impl List {
         self.streams.get(&place).into_iter().flatten()
     }
 
-    /// Whether a stream has something to do up to this that can still be done.
+    /// Whether a stream has work up to this ticket that can still be done.
     fn is_busy(&self, place: Place, until: u64) -> bool {
         let first = self.stream(place).next();
         first.is_some_and(|(&number, &lost)| number <= until && !lost)
@@ -93,8 +93,8 @@ impl Ticket {
         self.mark
     }
 
-    /// Waits until all before it in its stream is done, or there is no point in waiting; who
-    /// changes that calls [`wake`].
+    /// Waits until all before it in its stream is done, or waiting is pointless. A thread that
+    /// changes this must call [`wake`].
     pub fn wait_for_turn(&self, pointless: impl Fn() -> bool) {
         let Mark { place, number } = self.mark;
         drop(wait_while(|list| {
@@ -103,7 +103,7 @@ impl Ticket {
         }));
     }
 
-    /// Says that it never gets done.
+    /// Marks it as never done.
     pub fn lose(&self) {
         let Mark { place, number } = self.mark;
         let mut list = lock(&LIST);
@@ -132,7 +132,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Makes all that wait look again.
+/// Makes all waiting threads look again.
 pub(crate) fn wake() {
     // A thread that looked before the change, and does not wait yet, holds this.
     drop(lock(&LIST));
@@ -144,18 +144,18 @@ fn wait_while(condition: impl Fn(&List) -> bool) -> MutexGuard<'static, List> {
     list.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a stream has something to do, or something that failed.
+/// Whether a stream has work, or failed work.
 pub(super) fn any(device: usize, stream: Handle) -> bool {
     lock(&LIST).stream(place(device, stream)).next().is_some()
 }
 
-/// Waits until a stream has nothing to do that can still be done.
+/// Waits until a stream has no work that can still be done.
 pub(super) fn wait_for_stream(device: usize, stream: Handle) {
     let place = place(device, stream);
     drop(wait_while(|list| list.is_busy(place, u64::MAX)));
 }
 
-/// As [`wait_for_stream`], for all streams of a device that are chosen.
+/// As [`wait_for_stream`], for all chosen streams of a device.
 pub(super) fn wait_for_streams(device: usize, chosen: impl Fn(Handle) -> bool) {
     drop(wait_while(|list| {
         let mut places = list.streams.keys().copied();

@@ -17,7 +17,7 @@ use super::{Error, Handle, priority};
 use crate::report::{contained, lock, say};
 use crate::settings::settings;
 
-/// Something that a stream has to do. A failure makes the device useless.
+/// A stream's piece of work. A failure makes the device useless.
 type Work = Box<dyn FnOnce() -> Result<(), Error> + Send>;
 
 /// Hands work to a thread. The lock is held while an item gets its place, so that the thread
@@ -26,11 +26,11 @@ type Worker = Arc<Mutex<Sender<(Work, Ticket)>>>;
 
 static WORKERS: Mutex<BTreeMap<Handle, Worker>> = Mutex::new(BTreeMap::new());
 
-/// Does something in a stream of a device when all before it is done. The place that it has, if it
-/// was not done at once.
+/// Does work in a stream of a device when all before it is done. Returns its place, if it was not
+/// done at once.
 ///
 /// # Errors
-/// Of work that was done at once; and if there are no more threads.
+/// Errors of work that was done at once; also fails if no thread can be started.
 pub(super) fn enqueue(
     device: usize,
     stream: Handle,
@@ -64,7 +64,7 @@ pub(super) fn at_once(stream: Handle) -> bool {
     is_default(stream) || settings().idle
 }
 
-/// Nothing more comes.
+/// No more work comes.
 pub(super) fn end(stream: Handle) {
     lock(&WORKERS).remove(&stream);
 }
@@ -84,7 +84,7 @@ fn serve(device: usize, all: &Receiver<(Work, Ticket)>) {
     priority::raise();
     for (work, ticket) in all {
         ticket.wait_for_turn(|| false);
-        // After a failure nothing more is done on a device.
+        // After a failure a device does no more work.
         if usable(device).is_ok()
             && let Err(error) = contained("a stream", Error::Unknown, work)
         {

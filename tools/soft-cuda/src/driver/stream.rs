@@ -87,7 +87,7 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
     })
 }
 
-/// Waits for what the stream has to do.
+/// Waits for the work of the stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamSynchronize(stream: Handle) -> Code {
     call("cuStreamSynchronize", || ready(stream).map(drop))

@@ -1,5 +1,5 @@
-//! The memory of all devices. Kernels and copies hold the table for reading, so that nothing is
-//! freed that they touch.
+//! The memory of all devices. Kernels and copies hold the table for reading, so that nothing they
+//! touch is freed.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -31,7 +31,7 @@ static TABLE: RwLock<Table> = RwLock::new(Table {
     allocations: BTreeMap::new(),
 });
 
-/// The table, in which nothing changes meanwhile.
+/// The table, unchanged while it is held.
 pub(crate) fn read() -> RwLockReadGuard<'static, Table> {
     TABLE.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -82,19 +82,19 @@ impl Table {
         }
     }
 
-    /// Bytes of a device that are taken.
+    /// Allocated bytes of a device.
     pub fn used(&self, device: usize) -> u64 {
         let of_device = self.allocations.values().filter(|a| a.device == device);
         let bytes = of_device.map(|a| a.buffer.range()).map(|r| r.end - r.start);
         bytes.sum()
     }
 
-    /// Bytes of a device that are not.
+    /// Free bytes of a device.
     pub fn free(&self, device: usize) -> u64 {
         settings().memory.saturating_sub(self.used(device))
     }
 
-    /// Refuses what is not all within one allocation.
+    /// Refuses ranges that are not within one allocation.
     pub fn check(&self, start: u64, bytes: usize) -> Result<(), Error> {
         let before = self.allocations.range(..=start).next_back();
         let inside = before.is_some_and(|(_, a)| a.buffer.range().holds(start, bytes));

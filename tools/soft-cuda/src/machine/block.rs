@@ -163,7 +163,7 @@ impl<'l> Block<'l> {
         }
     }
 
-    /// Opens the barriers to which all have come that they wait for.
+    /// Opens the barriers at which all expected threads wait.
     fn release(&mut self) -> bool {
         if self.warps.iter().any(Warp::any_parked) {
             return false;

@@ -282,8 +282,8 @@ fn tf32_nearest(bits: u32) -> u32 {
     bits.wrapping_add(0xfff + odd) & !0x1fff
 }
 
-/// Single precision with an odd last bit if anything was cut off: rounded once more, to a narrower
-/// format, it is as if it had been rounded but once.
+/// Single precision with an odd last bit if anything was cut off. Rounding it to a narrower format
+/// then equals rounding once.
 fn odd(exact: f64) -> f32 {
     let cut = toward_zero(exact);
     if f64::from(cut) == exact || exact.is_nan() {

@@ -1,6 +1,6 @@
 //! `cp.async` ("Data Movement and Conversion Instructions"): copies to shared memory. They arrive
-//! when they are waited for, not before, so that a kernel which forgets to wait, or waits for too
-//! few, is seen to.
+//! when they are awaited, not before. So a kernel that forgets to wait, or waits for too few, is
+//! detected.
 
 use super::fault::Fault;
 use super::lanes::{LANES, Mask, lanes};

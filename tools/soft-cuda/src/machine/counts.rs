@@ -8,7 +8,7 @@ use super::lanes::Mask;
 use super::matrix::Shape;
 use crate::ptx::Instruction;
 
-/// Bytes of a sector: what the second-level cache gives at least.
+/// Bytes of a sector: the smallest read from the second-level cache.
 const SECTOR: u64 = 32;
 
 /// Bytes of a bank of shared memory, and banks.
@@ -101,13 +101,13 @@ pub struct Count {
     pub instructions: u64,
     /// Lanes that executed them.
     pub lanes: u64,
-    /// Bytes that lanes asked for of global memory.
+    /// Bytes of global memory that lanes asked for.
     pub bytes: u64,
-    /// Sectors of global memory in which these were, of each instruction.
+    /// Sectors of global memory that contain them, counted per instruction.
     pub sectors: u64,
     /// Accesses to shared memory, of 32 banks at most each.
     pub wavefronts: u64,
-    /// As few as they could be.
+    /// The minimum of these accesses.
     pub least_wavefronts: u64,
 }
 
@@ -122,7 +122,7 @@ pub struct Counts {
     pub read_near: u64,
     /// Sectors that a block wrote.
     pub written: u64,
-    /// How many they were.
+    /// Number of blocks.
     pub blocks: u64,
 }
 
@@ -147,7 +147,7 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// An instruction begins: what was touched until now is that of the one before.
+    /// An instruction begins: the touched memory so far belongs to the previous one.
     pub fn begin(&mut self, unit: Unit, active: Mask) {
         self.close();
         self.current = Some(unit);
@@ -223,7 +223,7 @@ fn wavefronts_at_least(touched: &[&Touched]) -> u64 {
     phases(touched).count() as u64
 }
 
-/// A phase takes as many accesses as a bank has words to give.
+/// A phase takes as many accesses as the words that one bank must give.
 fn wavefronts(touched: &[&Touched]) -> u64 {
     let of_phase = |phase: &[&Touched]| {
         let words = phase.iter().flat_map(|one| {

@@ -5,36 +5,36 @@ use std::fmt;
 /// A forbidden action of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// It touched memory that it does not have.
+    /// It touched memory that does not exist for it.
     IllegalAddress {
         /// Where.
         address: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: usize,
     },
-    /// It touched memory at an address that is no multiple of what it touches.
+    /// It touched memory at a misaligned address.
     Misaligned {
         /// Where.
         address: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: usize,
     },
-    /// It touched what another thread touches at any time, and one of them writes. Only looked for
-    /// where asked.
+    /// It touched memory that another thread touches at any time, and one of them writes. Checked
+    /// only on request.
     Race {
         /// Where: of shared memory, the offset.
         address: u64,
         /// The other participant.
         other: Other,
     },
-    /// `wgmma` may not see what was written to shared memory: `fence.proxy.async` is missing. Only
-    /// looked for where asked.
+    /// `wgmma` may not see writes to shared memory: `fence.proxy.async` is missing. Checked only on
+    /// request.
     Unfenced,
-    /// It describes a matrix, or a product, in a way that is not known.
+    /// It describes an unknown matrix or product.
     Descriptor,
-    /// It waits for lanes that will not come. A GPU would wait until a watchdog ends it.
+    /// It waits for lanes that never come. A GPU would wait until a watchdog ends it.
     Deadlock,
-    /// It came to `trap`.
+    /// It reached `trap`.
     Trap,
 }
 

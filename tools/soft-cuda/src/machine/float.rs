@@ -9,7 +9,7 @@ use super::operation::Operation;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid};
 
-/// The same expression for numbers of every type that instructions have.
+/// The same expression for every number type of instructions.
 macro_rules! floats {
     ($i:ident, $kind:expr, |$($a:ident),*| $value:expr) => {
         match $kind {
@@ -24,8 +24,7 @@ macro_rules! floats {
     };
 }
 
-/// Rounding to nearest, which is what happens anyway, and leave to be less exact, which is not
-/// taken.
+/// Rounding to nearest, which is the default, and permission to be less exact, which is not used.
 const NEAREST: &[&str] = &["rn", "ftz", "approx", "full"];
 
 pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {

@@ -1,9 +1,9 @@
-//! Numbers as they stand in a lane's register of 64 bits. A narrow number stands in the low bits;
-//! what is above it is never looked at.
+//! Numbers in a lane's 64-bit register. A narrow number is in the low bits; the bits above it are
+//! never read.
 
 use half::{bf16, f16};
 
-/// How numbers of one kind are taken out of a register and put back.
+/// Reads numbers of one kind from a register and writes them back.
 pub(super) trait Format {
     /// The type of computations.
     type Value: Copy;
@@ -95,7 +95,7 @@ impl Scalar for f64 {
     }
 }
 
-/// Computed in single precision and rounded once: exact for all but a fused multiply-add.
+/// Computed in single precision and rounded once: exact except for a fused multiply-add.
 impl Scalar for f16 {
     type Value = f32;
 

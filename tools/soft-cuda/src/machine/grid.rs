@@ -36,12 +36,12 @@ pub struct Launch<'l> {
     pub device: &'l [Range],
 }
 
-/// Why a launch came to nothing.
+/// The reason why a launch failed.
 #[derive(Debug)]
 pub enum LaunchError {
     /// There is no memory for the block.
     OutOfMemory,
-    /// A lane did what it must not.
+    /// A lane did something forbidden.
     Failed(Box<Failure>),
 }
 
@@ -98,7 +98,7 @@ impl Launch<'_> {
         };
         thread::scope(|scope| {
             for _ in 1..threads {
-                // Without another thread this one does the work.
+                // If no thread can be started, this one does the work.
                 let _ = thread::Builder::new().spawn_scoped(scope, work);
             }
             work();

@@ -1,6 +1,6 @@
-//! Registers of a warp, and functions on whole registers. The functions are compiled for what every
-//! CPU of this kind has and for wide vectors with fused multiply-add, and the best ones are
-//! chosen when an instruction is translated.
+//! Registers of a warp, and functions on whole registers. The functions are compiled for every CPU
+//! of this kind, and for wide vectors with fused multiply-add. The best ones are chosen when an
+//! instruction is translated.
 #![allow(unsafe_code)] // Functions for CPUs that can more are unsafe to call.
 
 /// Lanes of a warp.
@@ -12,7 +12,7 @@ pub(super) type Row = [u64; LANES];
 /// The registers of a warp.
 pub(super) type Registers = [Row];
 
-/// The lanes that do something.
+/// The active lanes.
 pub(super) type Mask = u32;
 
 /// All lanes.
@@ -127,7 +127,7 @@ pub(super) fn map3(
     write(registers, to, mask, |lane| f(a[lane], b[lane], c[lane]));
 }
 
-/// A [`Map`] of what an expression makes of the numbers of a lane, which have the format `$format`.
+/// A [`Map`] of an expression of a lane's numbers, which have the format `$format`.
 macro_rules! map {
     (@ $n:literal, $map:ident, $apply:ident, $format:ty, $f:expr) => {{
         use $crate::machine::formats::Format;

@@ -9,7 +9,7 @@ use super::watch::How;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid, Space};
 
-/// Caches and orders that make no difference where a lane's accesses happen one after another.
+/// Caches and orders that do not matter, because a lane's accesses happen one after another.
 const HINTS: &[&str] = &[
     "weak", "relaxed", "acquire", "release", "volatile", "cta", "cluster", "gpu", "sys", "ca",
     "cg", "cs", "lu", "cv", "wb", "wt", "nc",
@@ -18,7 +18,7 @@ const HINTS: &[&str] = &[
 /// Words of accesses that synchronize threads.
 const STRONG: &[&str] = &["relaxed", "acquire", "release", "volatile"];
 
-/// `L1::evict_first` and the like.
+/// `L1::evict_first` and similar words.
 const HINTED: &[&str] = &["L1::", "L2::"];
 
 pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
@@ -107,7 +107,7 @@ impl Step for Load {
             let place = memory.place(own, lane, access.space, address, bytes, how)?;
             for (n, &to) in access.registers.iter().enumerate() {
                 let bits = place.load(n, size);
-                // A register may be wider than what is loaded, and has its sign then.
+                // A register may be wider than the loaded number, and then has its sign.
                 warp.registers[to][lane] = match access.kind {
                     S8 => bits as i8 as u64,
                     S16 => bits as i16 as u64,

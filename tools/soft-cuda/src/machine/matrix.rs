@@ -8,7 +8,7 @@ use super::lanes::{LANES, Vectors, vectors};
 use super::warp::Lanes;
 use crate::ptx::Type;
 
-/// Rows of the first, columns of the second, and what is summed over.
+/// Rows of the first factor, columns of the second, and depth of the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub m: usize,
@@ -40,7 +40,7 @@ pub(super) fn element(bits: u64, n: usize, kind: Type) -> f32 {
     match kind {
         Type::F16 => f16::read(bits >> (16 * n)),
         Type::BF16 => bf16::read(bits >> (16 * n)),
-        // The hardware looks at 19 bits.
+        // The hardware uses 19 bits.
         Type::TF32 => f32::read(bits & !0x1fff),
         _ => f32::read(bits),
     }
@@ -55,8 +55,8 @@ pub(super) fn element_bits(value: f32, n: usize, kind: Type) -> u64 {
     }
 }
 
-/// Takes a matrix of up to `MOST` elements out of registers: `place` says where element `n` of
-/// register `r` of a lane is.
+/// Reads a matrix of up to `MOST` elements from registers: `place` returns the place of element `n`
+/// of register `r` of a lane.
 pub(super) fn gather<const MOST: usize>(
     warp: &Lanes,
     registers: &[usize],

@@ -41,20 +41,20 @@ impl Range {
 /// The content of unwritten memory: NaN in every format.
 pub const UNWRITTEN: u8 = 0xff;
 
-/// Memory at an address of its own, only touched through its address.
+/// Memory at its own address, only touched through that address.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it is but memory, which any thread may free.
+// SAFETY: it is only memory, which any thread may free.
 unsafe impl Send for Buffer {}
-// SAFETY: a reference to it gives no more than its address.
+// SAFETY: a reference to it gives only its address.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// So that swizzled layouts in shared memory work, and more than `cuMemAlloc` promises.
+    /// For swizzled layouts in shared memory; more than `cuMemAlloc` promises.
     const ALIGN: usize = 1024;
 
     /// Memory that is `UNWRITTEN`; none if there is not as much.
@@ -132,11 +132,11 @@ pub(super) struct Private {
     pub local: Range,
     /// Bytes of one lane.
     pub lane_bytes: usize,
-    /// The allocation that was last touched: mostly the next one too.
+    /// The allocation that was touched last: mostly also the next one.
     pub last: Range,
-    /// Counts what is touched, if somebody wants to know.
+    /// Counts accesses, if wanted.
     pub counter: Option<Box<Counter>>,
-    /// Looks for races, if somebody wants to know.
+    /// Looks for races, if wanted.
     pub watch: Option<Box<Watch>>,
 }
 
@@ -163,7 +163,7 @@ impl<'m> Memory<'m> {
         self.shared.start
     }
 
-    /// Makes shared memory what no lane has written.
+    /// Resets shared memory to unwritten.
     pub fn forget_shared(&self) {
         let bytes = (self.shared.end - self.shared.start) as usize;
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.shared.start as usize);
@@ -205,7 +205,7 @@ impl<'m> Memory<'m> {
         fault(FaultKind::IllegalAddress { address, bytes })
     }
 
-    /// Tells of an access who wants to know.
+    /// Reports an access to counters and the race check.
     fn note(
         &self,
         private: &mut Private,
@@ -306,8 +306,8 @@ impl Place<'_> {
         }
     }
 
-    /// Replaces a number of 2, 4 or 8 bytes by what `change` makes of it, at once, and returns what
-    /// was there.
+    /// Replaces a number of 2, 4 or 8 bytes atomically by the result of `change`, and returns the
+    /// old value.
     pub fn update(self, size: usize, change: impl Fn(u64) -> u64) -> u64 {
         let at = self.element(0, size);
         let order = Ordering::AcqRel;

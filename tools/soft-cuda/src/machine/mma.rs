@@ -1,6 +1,6 @@
-//! `mma` and `ldmatrix` ("Warp Level Matrix Multiply-Accumulate Instructions"), whose layouts the
-//! manual says: a lane of group `lane / 4` has elements of that row and the one 8 further, or of
-//! that column.
+//! `mma` and `ldmatrix` ("Warp Level Matrix Multiply-Accumulate Instructions"). The layouts are the
+//! manual's: a lane of group `lane / 4` has elements of that row and the row 8 further, or of that
+//! column.
 
 use super::fault::Fault;
 use super::lanes::{LANES, Mask};
@@ -68,7 +68,7 @@ struct Product {
 }
 
 impl Product {
-    /// Whether there are as many registers as matrices need.
+    /// Whether the number of registers fits the matrices.
     fn fits(&self) -> bool {
         let Shape { m, n, k } = self.shape;
         let room = |registers: &[usize], kind| registers.len() * LANES * per_register(kind);
@@ -223,7 +223,7 @@ impl Together for LoadMatrix {
     }
 
     fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, _: Mask) -> Result<(), Fault> {
-        // All rows are read before a register is written: one may be what the addresses are in.
+        // All rows are read before a register is written: it may be one of the address registers.
         let matrices = self.rows(warp, memory)?;
         for (&to, rows) in self.to.iter().zip(matrices.as_chunks::<8>().0) {
             for (lane, register) in warp.registers[to].iter_mut().enumerate() {

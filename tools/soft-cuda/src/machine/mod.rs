@@ -1,6 +1,6 @@
 //! Runs kernels: a block at a time per thread, a warp at a time, 32 lanes in lockstep.
 //!
-//! What makes it fast enough for tests that train: an instruction is translated once into the
+//! It is fast enough for tests that train, because each instruction is translated once: into the
 //! numbers of its registers and a function that works on a register of all lanes at once (`lanes`).
 
 mod atomic;

@@ -12,14 +12,14 @@ use super::{
 };
 use crate::ptx::{Instruction, Invalid, Operand, Type};
 
-/// An instruction that each lane executes for itself.
+/// An instruction that each lane executes by itself.
 pub(super) trait Step: Send + Sync {
     fn run(&self, lanes: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault>;
 }
 
-/// An instruction that lanes execute together, after all of them have come to it.
+/// An instruction that lanes execute together, after all of them have reached it.
 pub(super) trait Together: Send + Sync {
-    /// The register that says which lanes: all that there are, if none.
+    /// The register with the mask of lanes; all existing ones, if none.
     fn members(&self) -> Option<usize>;
 
     fn run(&self, lanes: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault>;
@@ -77,7 +77,7 @@ impl Operation {
     /// Translates an instruction.
     ///
     /// # Errors
-    /// If it is not known, or has operands that it cannot have.
+    /// If it is unknown, or has invalid operands.
     pub fn of(i: &Instruction) -> Result<Self, Invalid> {
         let float = i.types.first().is_some_and(|kind| kind.is_float());
         match i.name.as_str() {
@@ -140,7 +140,7 @@ fn barrier(i: &Instruction) -> Result<Operation, Invalid> {
         return Operation::together(shuffle::WarpBarrier(i.source(0)?));
     }
     if i.has("cluster") {
-        // A cluster is one block: who arrives need not wait, and who waits waits for the block.
+        // A cluster is one block: to arrive needs no wait, and to wait is to wait for the block.
         i.only(&[
             "cluster", "arrive", "wait", "release", "acquire", "relaxed", "aligned",
         ])?;
@@ -168,8 +168,8 @@ fn barrier(i: &Instruction) -> Result<Operation, Invalid> {
     }))
 }
 
-/// `fence.proxy.async`: what this thread wrote is seen by what reads shared memory for itself, as
-/// `wgmma` does.
+/// `fence.proxy.async`: makes this thread's writes visible to asynchronous readers of shared
+/// memory, such as `wgmma`.
 struct ProxyFence;
 
 impl Step for ProxyFence {
@@ -181,7 +181,7 @@ impl Step for ProxyFence {
     }
 }
 
-/// `fence`: what this thread wrote is seen before what it writes next.
+/// `fence`: makes this thread's writes visible before its later writes.
 struct Fence;
 
 impl Step for Fence {

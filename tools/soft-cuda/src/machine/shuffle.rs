@@ -1,5 +1,5 @@
-//! Lanes of a warp that tell each other something: `shfl`, `vote`, `elect`, `activemask` and
-//! `bar.warp.sync` ("Parallel Synchronization and Communication Instructions").
+//! Exchange between lanes of a warp: `shfl`, `vote`, `elect`, `activemask` and `bar.warp.sync`
+//! ("Parallel Synchronization and Communication Instructions").
 
 use super::fault::Fault;
 use super::lanes::{Mask, lanes, mask_of};

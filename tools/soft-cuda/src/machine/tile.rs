@@ -1,5 +1,5 @@
-//! The product that kernels on tensor cores are full of, `mma.m16n8k16` of 16-bit factors with sums
-//! in f32, with loops that are vectors for the compiler. Sums are those of
+//! The product that dominates kernels on tensor cores: `mma.m16n8k16` of 16-bit factors with sums
+//! in f32, in loops that the compiler vectorizes. Sums equal those of
 //! [`super::matrix::add_product`], bit for bit.
 #![allow(unsafe_code)] // Functions for CPUs that can more are unsafe to call.
 
@@ -10,7 +10,7 @@ const M: usize = 16;
 const N: usize = 8;
 const K: usize = 16;
 
-/// Registers of both factors, of what is added and of the sum.
+/// Registers of both factors, of the addend and of the sum.
 #[derive(Clone, Copy)]
 pub(super) struct Operands {
     pub a: [usize; 4],
@@ -124,7 +124,7 @@ pub(super) fn numbers<const IS_F16: bool>(bits: &[u16; 8]) -> [f32; 8] {
 /// A number in half precision, without a branch or a call.
 #[inline(always)]
 fn of_f16(bits: u32) -> f32 {
-    // The exponent's bias is 112 less than that of f32; what is infinite or no number must stay so.
+    // The exponent's bias is 112 less than that of f32; infinity and NaN must stay so.
     let magnitude = bits & 0x7fff;
     let finite = f32::from_bits(magnitude << 13) * f32::from_bits((127 + 112) << 23);
     let above = if magnitude >= 0x7c00 { 0xff << 23 } else { 0 };

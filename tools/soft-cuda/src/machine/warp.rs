@@ -46,7 +46,7 @@ pub(super) struct Warp {
     appointments: [Appointment; LANES],
 }
 
-/// Lanes that go on together from an instruction to before another.
+/// Lanes that go on together, from an instruction to before another.
 struct Front {
     lanes: Mask,
     at: usize,
@@ -93,7 +93,7 @@ impl Warp {
         }
     }
 
-    /// Lets go on who waits for this.
+    /// Releases the lanes that wait for this.
     pub fn release(&mut self, appointment: Appointment) {
         let released = self.waiting_for(appointment);
         self.waiting &= !released;
@@ -198,7 +198,7 @@ impl Warp {
         mask_of(|lane| (row[lane] & 1 == 1) != negated) & group
     }
 
-    /// Instructions after which not all lanes of the group go on together.
+    /// Instructions after which the lanes of the group may part.
     fn part(
         &mut self,
         operation: &Operation,
@@ -246,8 +246,8 @@ impl Warp {
         self.waiting |= group;
     }
 
-    /// Executes what lanes do together if all of them have come, and says whether the group goes
-    /// on.
+    /// Executes a joint instruction of lanes if all of them have reached it, and returns whether
+    /// the group goes on.
     fn meet(
         &mut self,
         together: &dyn Together,

@@ -27,7 +27,7 @@ pub(super) enum How {
     Atomic,
     /// A copy begins to write.
     CopyBegins,
-    /// It was waited for.
+    /// It was awaited.
     CopyEnds,
     /// A read that may have been at any time since this era.
     ReadSince(u32),
@@ -91,11 +91,11 @@ pub(super) struct Blocks(Mutex<HashMap<u64, Line>>);
 /// Watches one block.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// From where on bytes of shared memory are counted.
+    /// The shared memory of the block.
     shared: Range,
     of_shared: Vec<Byte>,
     of_global: HashMap<u64, Box<[Byte; LINE]>>,
-    /// The first era of the block, and the one that is.
+    /// The first era of the block, and the current one.
     began: u32,
     era: u32,
     warp: u8,
@@ -121,7 +121,7 @@ impl Watch {
         }
     }
 
-    /// Another warp goes on.
+    /// Another warp continues.
     pub fn turn_to(&mut self, warp: usize) {
         self.warp = warp as u8;
     }
@@ -223,7 +223,7 @@ impl Watch {
 }
 
 impl Visit {
-    /// Whether nothing says that this was before `now`.
+    /// Whether no order exists between this and `now`.
     fn races_with(self, now: Self) -> bool {
         if self.era != now.era {
             return false;
@@ -258,7 +258,7 @@ impl Visit {
 }
 
 impl Byte {
-    /// Remembers an access, or says what it races with.
+    /// Records an access, or returns the race.
     fn touch(&mut self, now: Visit, how: How, began: u32) -> Option<Other> {
         if how == How::CopyEnds {
             (self.written, self.last_write) = (now, Writing::Plain);

@@ -2,10 +2,9 @@
 //! four warps, whose factors shared memory holds, in f32 sums. Each warp has sixteen of the 64
 //! rows.
 //!
-//! They are computed when they are waited for, from what shared memory holds then, so that a kernel
-//! which forgets to wait, or overwrites a factor too early, is seen to. Layouts are those of the
-//! manual's matrix descriptors, as CUTLASS writes them down (`make_gmma_desc` in
-//! `mma_traits_sm90_gmma.hpp`).
+//! They are computed when they are awaited, from the shared memory of that moment. So a kernel that
+//! forgets to wait, or overwrites a factor too early, is detected. Layouts are those of the
+//! manual's matrix descriptors, as in CUTLASS (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`).
 
 use std::sync::Arc;
 
@@ -27,14 +26,14 @@ const ROWS: usize = 16;
 /// Numbers that one instruction sums over.
 const DEPTH: usize = 16;
 
-/// Columns, at most, and what they are a multiple of.
+/// Maximum of columns, and their divisor.
 const MOST_COLUMNS: usize = 256;
 const EIGHT: usize = 8;
 
 /// Numbers and bytes that lie beside one another in every layout.
 const BYTES: u64 = 16;
 
-/// The products of a warp that were not waited for.
+/// The products of a warp that were not awaited.
 #[derive(Debug, Default)]
 pub(super) struct Products {
     under_way: Vec<UnderWay>,
@@ -337,8 +336,8 @@ struct Matrix {
     stride: u64,
     /// Vectors that a swizzle exchanges: 1 for none.
     swizzled: u64,
-    /// Whether rows of the first factor, or columns of the second, lie beside one another, not what
-    /// is summed over.
+    /// Whether rows of the first factor, or columns of the second, are adjacent, and not the
+    /// numbers of the sum.
     across: bool,
 }
 
@@ -384,8 +383,8 @@ impl Matrix {
         at ^ (at >> 7 & (swizzled - 1)) << 4
     }
 
-    /// Gives where each eight numbers are of `count` rows or columns from `first` on to `take`,
-    /// with the row or column from there on and the place in it of the first.
+    /// Calls `take` for the places of each eight numbers of `count` rows or columns from `first`
+    /// on, with the row or column relative to `first`, and the index of the first number in it.
     fn visit(
         &self,
         warp: &mut Lanes,

@@ -1,6 +1,6 @@
-//! `wmma` ("Warp Level Matrix Multiply-Accumulate Instructions"). The manual leaves open which lane
-//! has which element: here the elements are dealt out in order of rows, and start again if there
-//! are registers left.
+//! `wmma` ("Warp Level Matrix Multiply-Accumulate Instructions"). The manual does not define which
+//! lane has which element. Here elements are dealt out in order of rows, and start again if
+//! registers are left.
 
 use super::fault::Fault;
 use super::lanes::{LANES, Mask};

@@ -1,4 +1,4 @@
-//! A rank of a communicator, and the thread that does what it enqueues.
+//! A rank of a communicator, and the thread for its enqueued work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -104,13 +104,13 @@ impl Communicator {
         self.state.error()
     }
 
-    /// Waits for all that is enqueued.
+    /// Waits for all enqueued work.
     pub fn destroy(&self) {
         self.end();
         self.state.shared.leave();
     }
 
-    /// Ends what is enqueued, also for the other ranks.
+    /// Ends the enqueued work, also for the other ranks.
     pub fn abort(&self) {
         self.state.shared.stop();
         self.state.shared.fail();

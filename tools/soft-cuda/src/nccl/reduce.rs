@@ -1,4 +1,4 @@
-//! Adding up what the ranks have, always in the order of ranks: then all of them get the same bits.
+//! Sums over ranks, always in the order of ranks, so that all ranks get the same bits.
 #![allow(unsafe_code)] // Reads and writes numbers at addresses.
 
 use std::ffi::c_int;
@@ -94,7 +94,7 @@ macro_rules! integers {
                 self.wrapping_mul(other)
             }
             fn over(self, ranks: usize) -> Self {
-                // Ranks are few enough for every type.
+                // Every type can count the ranks.
                 self / ranks as Self
             }
         }

@@ -1,5 +1,5 @@
-//! The memory in which the ranks of a communicator meet: a file in `/dev/shm` with a head of
-//! counters and a slot for each rank, that this rank writes and all read.
+//! The memory in which the ranks of a communicator meet: a file in `/dev/shm` with counters and a
+//! slot for each rank. The rank writes its slot, and all read it.
 #![allow(unsafe_code)] // Maps a file, and makes references to its head.
 
 use std::ffi::c_void;
@@ -21,13 +21,13 @@ pub(super) const SLOT: usize = 1 << 20;
 
 const HEAD: usize = 4096;
 
-/// How many ranks the head has room for.
+/// Maximum number of ranks in the head.
 const MOST_RANKS: usize = 64;
 
 /// How the names of the files start.
 const PREFIX: &str = "soft-cuda-nccl-";
 
-/// How often a waiting rank only lets others run before it sleeps in between.
+/// Number of yields of a waiting rank before it sleeps in between.
 const EAGER: u32 = 100;
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -39,7 +39,7 @@ pub struct Id {
 }
 
 impl Id {
-    /// One that no other communicator of this host has.
+    /// An id that no other communicator of this host has.
     pub(super) fn unique() -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl Id {
 /// Starts as zeros, as every file does.
 #[repr(C)]
 struct Head {
-    /// Ranks of the communicator, as said by the one that was first.
+    /// World size of the communicator, from the first rank.
     size: AtomicU32,
     /// Ranks that have the file open.
     attached: AtomicU32,
@@ -83,12 +83,12 @@ struct Head {
 
 const _: () = assert!(size_of::<Head>() <= HEAD);
 
-/// That memory, as one rank has it.
+/// That memory, for one rank.
 pub(super) struct Shared {
     start: NonNull<u8>,
     pub size: usize,
     pub rank: usize,
-    /// This rank waits no more.
+    /// Whether this rank stops waiting.
     stopped: AtomicBool,
 }
 
@@ -117,7 +117,7 @@ fn open(path: &Path, size: usize) -> Result<File, Error> {
     options.read(true).write(true).create(true).mode(0o600);
     let file = options.open(path);
     let file = file.map_err(|error| system("cannot open", path, error))?;
-    // Else a file system that is full would only show when a rank writes, by a signal.
+    // Otherwise a full file system would show only when a rank writes, by a signal.
     let reserved = reserve(&file, length(size) as u64);
     reserved.map_err(|error| system("no room for", path, error))?;
     Ok(file)
@@ -133,8 +133,8 @@ fn reserve(file: &File, bytes: u64) -> Result<(), Errno> {
 }
 
 impl Shared {
-    /// Meets the other ranks, for which it waits so long. At the end, whatever it is, there is no
-    /// file.
+    /// Meets the other ranks, and waits for them up to the limit. In the end, the file is removed
+    /// in any case.
     pub fn meet(id: &Id, size: usize, rank: usize, limit: Duration) -> Result<Self, Error> {
         if size > MOST_RANKS {
             let reason = format!("{size} ranks are more than {MOST_RANKS}");
@@ -174,7 +174,7 @@ impl Shared {
         })
     }
 
-    /// Refuses a rank that is there already, and one that thinks of another size.
+    /// Refuses a duplicate rank, and a rank with another size.
     fn introduce(&self) -> Result<(), Error> {
         let size = self.size as u32;
         let (order, failure) = (Ordering::AcqRel, Ordering::Acquire);
@@ -227,7 +227,7 @@ impl Shared {
         let mut looked = 0;
         loop {
             let obstacle = self.obstacle();
-            // Looked at after the obstacle: who leaves when all have arrived is none.
+            // Checked after the obstacle: a rank that leaves after all have arrived is none.
             if head.generation.load(Ordering::Acquire) != generation {
                 return Ok(());
             }
@@ -272,7 +272,7 @@ impl Shared {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Tells all ranks that there is no going on.
+    /// Tells all ranks that the communicator has failed.
     pub fn fail(&self) {
         self.head().failed.store(1, Ordering::Release);
     }
@@ -282,7 +282,7 @@ impl Shared {
         self.head().failed.load(Ordering::Acquire) != 0
     }
 
-    /// Tells all ranks that this one is done with everything.
+    /// Tells all ranks that this one has finished.
     pub fn leave(&self) {
         self.head().left.store(1, Ordering::Release);
     }

@@ -31,7 +31,7 @@ impl Space {
 /// A variable or a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// How instructions call it.
+    /// Its name in instructions.
     pub name: String,
     /// Its state space.
     pub space: Space,
@@ -39,7 +39,7 @@ pub struct Variable {
     pub external: bool,
     /// Type of an element.
     pub element: Type,
-    /// Bytes between which it starts.
+    /// Alignment of its start, in bytes.
     pub align: usize,
     /// Bytes.
     pub size: usize,
@@ -47,7 +47,7 @@ pub struct Variable {
     pub initial: Vec<u64>,
 }
 
-/// More than any space has, and little enough that sums of sizes do not overflow.
+/// More than any space has, but small enough that sums of sizes do not overflow.
 const LARGEST: usize = 1 << 40;
 
 impl Variable {
@@ -93,7 +93,7 @@ impl Variable {
         Ok(variable)
     }
 
-    /// The bytes with which it starts.
+    /// The bytes that it starts with.
     pub fn bytes(&self) -> Vec<u8> {
         let width = self.element.size().min(8);
         let each = self.initial.iter().flat_map(|v| {
@@ -106,7 +106,7 @@ impl Variable {
     }
 }
 
-/// Elements of `[4][8]`; of nothing, one.
+/// The number of elements of `[4][8]`; one without brackets.
 fn count(dimensions: &str) -> Option<usize> {
     let mut all = 1usize;
     for dimension in dimensions.split(']') {
@@ -126,7 +126,7 @@ fn count(dimensions: &str) -> Option<usize> {
 }
 
 fn alignment(words: &[&str], element: Type) -> Option<usize> {
-    // `.ptr .align 4` is of what the parameter points to.
+    // `.ptr .align 4` describes the target of the parameter.
     let Some(at) = words.iter().position(|word| *word == ".align") else {
         return Some(element.size());
     };

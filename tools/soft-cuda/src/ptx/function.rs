@@ -20,9 +20,9 @@ pub struct Parameter {
 pub enum ThreadLimit {
     /// As many as the device can.
     None,
-    /// `.maxntid`: no more than this.
+    /// `.maxntid`: at most this number.
     AtMost(u64),
-    /// `.reqntid`: this.
+    /// `.reqntid`: exactly this number.
     Exactly([u64; 3]),
 }
 
@@ -73,7 +73,7 @@ const LOCAL_ALIGN: usize = 16;
 const DYNAMIC_ALIGN: usize = 1024;
 
 impl Function {
-    /// From what stands before its body and the body without its brackets.
+    /// From the text before its body and the body without its brackets.
     pub(super) fn parse(
         head: &str,
         body: &str,
@@ -168,7 +168,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Labels are numbered before anything else: branches go forwards too.
+    /// Numbers labels before anything else, because branches also go forwards.
     fn label(&mut self, list: &[Statement]) -> Result<(), Invalid> {
         let mut next = 0;
         for statement in list {

@@ -1,13 +1,13 @@
-//! An instruction as its text says it.
+//! An instruction as written in the text.
 
 use super::names::Names;
 use super::text::{number, split};
 use super::{Invalid, Space, Type, invalid};
 
-/// The register that takes what is not wanted: `_` (PTX ISA, "Operands").
+/// The register for unwanted results: `_` (PTX ISA, "Operands").
 pub const SINK: usize = 0;
 
-/// `@%p` or `@!%p`: which lanes execute an instruction.
+/// `@%p` or `@!%p`: the lanes that execute an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     /// Register of the predicate.
@@ -34,7 +34,7 @@ pub enum Operand {
 /// An instruction whose operands have numbers.
 #[derive(Clone, Debug)]
 pub struct Instruction {
-    /// Which lanes execute it; all, if there is none.
+    /// The lanes that execute it; all, if there is none.
     pub guard: Option<Guard>,
     /// The first word.
     pub name: String,
@@ -69,7 +69,7 @@ impl Instruction {
                 None => modifiers.push(word.to_owned()),
             }
         }
-        // A wide product is of wider numbers than the type says.
+        // A wide product has wider numbers than the type says.
         let wide = modifiers.iter().any(|word| word == "wide");
         let expected = types.last().copied().filter(|_| !wide);
         let operands = split(operands).into_iter();
@@ -103,7 +103,7 @@ impl Instruction {
         }
     }
 
-    /// The error for what is not implemented.
+    /// The error for an instruction that is not implemented.
     pub fn unknown<T>(&self) -> Result<T, Invalid> {
         invalid("unknown instruction")
     }

@@ -19,7 +19,7 @@ impl Module {
     /// Reads the text of a module.
     ///
     /// # Errors
-    /// For what is no PTX, and for declarations and operands that are not known.
+    /// For text that is no PTX, and for unknown declarations and operands.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let text = without_comments(text);
         let mut rest = text.trim_start();
@@ -44,7 +44,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads what comes first and returns what follows.
+    /// Reads the first item and returns the rest.
     fn item<'t>(&mut self, text: &'t str) -> Result<&'t str, Invalid> {
         let (line, after) = text.split_once('\n').unwrap_or((text, ""));
         let word = line.split_whitespace().next().unwrap_or("");
@@ -71,8 +71,8 @@ impl Reader {
         let declared_only = text[head.len()..].starts_with(';');
         if (has(".entry") || has(".func")) && !declared_only {
             let (head, body, after) = end_of_body(text)?;
-            // Calls are not implemented: who makes one is refused, so that other functions do not
-            // matter.
+            // Calls are not implemented. A kernel that makes one is refused, so other functions do
+            // not matter.
             if has(".entry") {
                 let function = Function::parse(head, body, &self.surroundings)?;
                 self.module.functions.push(function);
