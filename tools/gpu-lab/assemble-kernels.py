@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Has NVIDIA's assembler translate kernels that soft-cuda has kept, for scripts/cuda-software.sh --assemble.
+"""Translates kernels that soft-cuda has kept with NVIDIA's assembler, for scripts/cuda-software.sh --assemble.
 
     assemble-kernels.py PTXAS FOLDER [INTO]
 
-Says which kernels it refuses, and which have more numbers than registers. With INTO, what it makes of them is kept there
-in the same way: a driver takes the one as the other, and has nothing to translate when it loads a kernel.
+Prints the kernels that it refuses, and those with more numbers than registers. With INTO, it keeps the results there in
+the same format: a driver accepts both, and then has nothing to translate when it loads a kernel.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import blake3
 
-# As kernel-cache/src/kept.rs has it: a digest, then what was kept.
+# As in kernel-cache/src/kept.rs: a digest, then the kept text.
 DIGEST = 32
 
 
@@ -26,7 +26,7 @@ def say(text):
 
 
 def assemble(ptxas, file, into, scratch):
-    """Whether the assembler takes the kernel, and what it says of registers that it lacks."""
+    """Whether the assembler accepts the kernel, and its message about missing registers."""
     # A zero ends the text.
     text = file.read_bytes()[DIGEST:].rstrip(b"\0")
     target = re.search(rb"^\.target\s+(\w+)", text, re.MULTILINE)

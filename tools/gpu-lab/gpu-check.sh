@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Finds out what a GPU does: devices, agreement of every model with PyTorch (f32, bf16, f16), two ranks
-# on one GPU against one, NCCL, images per second of the recipes here and in PyTorch, memory. One table
-# on stdout, JSON in results/. Needs a driver, and nothing else: from the file of tools/gpu-lab/gpu-pack.sh
+# Checks a GPU: devices, agreement of every model with PyTorch (f32, bf16, f16), two ranks on one GPU against
+# one, NCCL, images per second of the recipes here and in PyTorch, memory. Prints one table, writes JSON to
+# results/. Needs only a driver: from the file of tools/gpu-lab/gpu-pack.sh
 #
 #   tar xf gpu-check.tar.xz && gpu-check/tools/gpu-lab/gpu-check.sh
 #
-# or in the repository, where it builds `bench` with FEATURES (default: none, so the processor). Writes into
-# the folder that it is called in, results/ and runs/, or --json FILE and FILE.logs beside it; ended early, as
-# by `timeout`, it leaves what it has found out.
+# or in the repository, where it builds `bench` with FEATURES (default: none, so the CPU). Writes into
+# results/ and runs/ of the current folder, or into --json FILE and FILE.logs beside it. If it is ended early,
+# for example by `timeout`, its results so far remain.
 #
 #   --device cuda|wgpu|cpu   default: the first of these that the program is built for
-#   --quick                  few steps of small models: whether all of it works at all
-#   --profile RECIPE         where the time of RECIPE goes, per kernel, instead of the check
-#   --train CONFIG           trains a configuration in runs/, and goes on with it when called again
-#   everything else          goes to `bench gpu`, such as --parts speed,torch --recipes olivia; with
+#   --quick                  few steps of small models, to try the script
+#   --profile RECIPE         instead of the check, the time of RECIPE per kernel
+#   --train CONFIG           trains a configuration in runs/; another call continues it
+#   other arguments          go to `bench gpu`, such as --parts speed,torch --recipes olivia; with
 #                            --profile to `bench training-trained`, such as --set train.kernels=burn;
 #                            with --train to the trainer, such as --set train.max_minutes=9
 #   PYTHON                   a Python with PyTorch, as --python; python3 unless set
-#   KERNELS                  folder in which compiled kernels are kept for the next process, what NVRTC makes of
-#                            them and what the driver makes of that; in a temporary folder unless set
+#   KERNELS                  folder that keeps kernels compiled by NVRTC and by the driver for the next process;
+#                            a temporary folder unless set
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
@@ -60,20 +60,20 @@ fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# Runs our program. Who ends this script, as `timeout` does, ends that too, and it still writes what it knows.
+# Runs our program. A signal to this script, for example by `timeout`, ends the program too, which then writes its results.
 ours() {
   local child status=0
   env "${cuda_variables[@]}" "$bench" "$@" &
   child=$!
   trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT HUP
-  # A signal that was handled ends the first of these.
+  # A handled signal ends the first wait.
   wait "$child" || status=$?
   while kill -0 "$child" 2>/dev/null; do status=0; wait "$child" || status=$?; done
   trap - TERM INT HUP
   return "$status"
 }
 
-# A device that is built in and does not work is an error further below, and no reason to take another.
+# A built-in device that does not work is an error further below, not a reason to choose another.
 built_for() {
   local device said
   for device in cuda wgpu; do
@@ -89,7 +89,7 @@ if [[ -n $profile && $device == cpu ]]; then
   exit 2
 fi
 KERNELS=$(realpath -m "${KERNELS:-${TMPDIR:-/tmp}/burn-dist-kernels}")
-# What the driver has translated for one process is kept for the next.
+# Keeps the translations of the driver for the next process.
 export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$KERNELS/driver} CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
 if [[ $device == cuda ]]; then
   # shellcheck source=tools/gpu-lab/gpu-libraries.sh
@@ -97,7 +97,7 @@ if [[ $device == cuda ]]; then
   mkdir "$scratch/lib"
   cuda_environment "$here" "$scratch/lib"
 fi
-# PyTorch has libraries of its own, of other versions than those that our program finds.
+# PyTorch has its own libraries, of other versions than our program finds.
 if command -v "${PYTHON:-python3}" >/dev/null; then
   {
     echo '#!/usr/bin/env bash'
@@ -118,7 +118,7 @@ if [[ -n $profile ]]; then
   out=$(cd results && pwd)/profile-$profile-$precision
   profiled_steps=8
   rm -f "$out.log"
-  # cubecl times every kernel then and waits for it: shares are right, the sum is not.
+  # cubecl then times every kernel and waits for it: the shares are right, the sum is not.
   printf '[profiling.logger]\nlevel = "medium"\nfile = "%s"\n' "$out.log" >"$scratch/cubecl.toml"
   bench=$(realpath "$bench")
   (cd "$scratch" && ours training-trained \
@@ -126,9 +126,9 @@ if [[ -n $profile ]]; then
     --set "train.device=$device" --set "train.precision=$precision" \
     --out "$out-seconds.json" "${rest[@]}")
   say "kernels in $out.log; by their names, per step:"
-  # Kernels are compiled, and sizes of tiles tried out, when they are first launched, which takes longer than all else:
-  # of the steps the second half counts, from one launch of the optimizer to another, or what comes second where that is
-  # none of ours. Kernels are compiled for shapes, which the end of a name stands for.
+  # The first launch of a kernel compiles it and tries tile sizes, which takes longer than all else. So only the second
+  # half of the steps counts, from one launch of the optimizer to another; without our optimizer, the second half of the
+  # lines. Kernels are compiled for shapes, which are the end of a name.
   awk -F'|' -v steps=$((profiled_steps / 2)) '
   NR == FNR { lines = FNR; if ($3 ~ /^ (Sgd|Adam)/) at[++launches] = FNR; next }
   FNR == 1 {
@@ -158,7 +158,7 @@ fi
 
 arguments=(--device "$device" --golden "$here/models/tests/golden" --torch-script "$here/bench/torch/train.py")
 [[ -z ${PYTHON:-} ]] || arguments+=(--python "$PYTHON")
-# What was asked for by name stays as it was asked for.
+# Keeps arguments that the caller gave.
 unless_given() {
   [[ " ${rest[*]:-} " == *" $1 "* || " ${rest[*]:-} " == *" $1="* ]] || arguments+=("$1" "$2")
 }

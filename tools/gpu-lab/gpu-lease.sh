@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# What is worth most of tools/gpu-lab/gpu-check.sh, part after part, on a machine with a GPU that is lent for minutes. After each
-# part all that is known is packed anew, so that nothing is lost when the machine is gone. From the file of
-# tools/gpu-lab/gpu-pack.sh:
+# Runs the most important parts of tools/gpu-lab/gpu-check.sh, one after another, on a GPU machine that is lent for
+# minutes. After each part it packs all results again, so that nothing is lost when the machine is gone. From the file
+# of tools/gpu-lab/gpu-pack.sh:
 #
 #   tar xf gpu-check.tar.xz && gpu-check/tools/gpu-lab/gpu-lease.sh OUT SECONDS [PART...]
 #
-#   OUT       folder for found.tar.gz: JSON, logs, profiles, numbers of the training, what the machine is
-#   SECONDS   all parts end before; what does not begin because of that is said
+#   OUT       folder for found.tar.gz: JSON, logs, profiles, metrics of the training, description of the machine
+#   SECONDS   all parts end before this limit; prints the parts that do not begin because of it
 #   PART      in their order; default: first bf16 olivia wide profile mma train
 #               first     devices, NCCL, memory over 300 steps
 #               olivia    images/s of the Olivia WideResNet in bf16, here and in PyTorch, eager and compiled
 #               bf16      every model against the golden files in bf16; exact: in f32 and f16
 #               mma       the Olivia WideResNet again, without wgmma
-#               profile   where the time of the Olivia WideResNet goes; profile-RECIPE: that of another
-#               counters  what a processor does in its convolutions, by Nsight Compute: counters-convolve.details.csv,
+#               profile   time of the Olivia WideResNet per kernel; profile-RECIPE: of another recipe
+#               counters  work of an SM in its convolutions, by Nsight Compute: counters-convolve.details.csv,
 #                         and .source.csv.gz, instruction by instruction; the same for multiply_parts
 #               wide      images/s of WRN-28-10 as of olivia; vits: of ViT-Tiny and ViT-B/16; resnet: of ResNet-50
 #               start     seconds to the first step of the Olivia WideResNet in bf16: with the packed kernels, with all
@@ -24,9 +24,9 @@
 #               ranks     two ranks on one GPU against one
 #               memory    device memory over 2,000 steps
 #
-#   FOUND     where the parts write, and later calls go on; default burn-dist-found in TMPDIR
-#   KERNELS   where compiled kernels are kept; default FOUND/kernels
-#   DATA      folder of CIFAR-100; without it there is no train
+#   FOUND     folder for the parts, which later calls continue; default burn-dist-found in TMPDIR
+#   KERNELS   folder for compiled kernels; default FOUND/kernels
+#   DATA      folder of CIFAR-100; without it, train does not run
 #   DEVICE    as --device; default cuda. ALSO: more arguments of gpu-check.sh, such as --quick
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -53,10 +53,10 @@ minutes=${MINUTES:-1}
 
 left() { echo $((seconds - SECONDS)); }
 
-# All but the kernels and the checkpoints, small enough to be brought back. Whole or not at all.
+# Packs all but the kernels and the checkpoints, so that the file is small. Writes the whole file or none.
 pack() {
   local status=0
-  # 1: a file has changed meanwhile, as who was ended may still write.
+  # 1: a file has changed meanwhile, because an ended process may still write.
   tar --exclude=./kernels --exclude='./runs/*/checkpoints' --exclude='*found.tar.gz' \
     -czf "$out/.found.tar.gz" . || status=$?
   if ((status > 1)) || ! mv "$out/.found.tar.gz" "$out/found.tar.gz"; then
@@ -64,10 +64,10 @@ pack() {
   fi
 }
 
-# part NAME LIMIT ARGUMENT...: gpu-check.sh for at most LIMIT seconds, said in NAME.txt.
+# part NAME LIMIT ARGUMENT...: gpu-check.sh for at most LIMIT seconds, with its output in NAME.txt.
 part() { limited "$1" "$2" "${check[@]}" "${@:3}"; }
 
-# The same of any program.
+# The same for any program.
 limited() { # NAME LIMIT PROGRAM ARGUMENT...
   local name=$1 limit=$2 status=0 begin=$SECONDS
   shift 2
@@ -75,7 +75,7 @@ limited() { # NAME LIMIT PROGRAM ARGUMENT...
     say "$name: not begun, $(left) s are left"
     return
   fi
-  # Time to write what is known, and to pack it.
+  # Leaves time to write the results and to pack them.
   ((limit <= $(left) - 10)) || limit=$(($(left) - 10))
   timeout --kill-after=5 "$limit" "$@" >"$name.txt" 2>&1 </dev/null || status=$?
   say "$name: exit code $status after $((SECONDS - begin)) s"
@@ -83,7 +83,7 @@ limited() { # NAME LIMIT PROGRAM ARGUMENT...
   pack
 }
 
-# The recipes that a part times in PyTorch too.
+# The recipes that a part also times in PyTorch.
 timed() {
   case $1 in
     olivia) echo olivia ;;
@@ -99,8 +99,8 @@ speed() {
     --limit "$3" --json "$1.json"
 }
 
-# torch.compile keeps what it has made of a model: beside a part that times nothing, it is made for the parts behind
-# that, two models at a time.
+# torch.compile keeps its results: while a part runs that times nothing, it compiles the models of later parts, two at a
+# time.
 compiling=''
 compile_torch() { # PART...
   local name recipes=()
@@ -115,7 +115,7 @@ compile_torch() { # PART...
   compiling=$!
 }
 
-# Waits for that at most LIMIT seconds, and ends it then, so that nothing runs beside what is timed.
+# Waits for it at most LIMIT seconds, then ends it, so that nothing runs beside a timed part.
 compiled() { # LIMIT
   local begin=$SECONDS
   [[ -n $compiling ]] || return 0
@@ -130,14 +130,14 @@ compiled() { # LIMIT
 
 times_nothing() { [[ $1 == first || $1 == bf16 || $1 == exact || $1 == ranks || $1 == memory ]]; }
 
-# Epochs of CIFAR-100 that fit into SECONDS at the rate that `wide` has found.
+# Epochs of CIFAR-100 that fit into SECONDS at the rate that `wide` measured.
 epochs_in() {
   local rate
   rate=$(sed -n 's/.*"images_per_second": *\([0-9]*\).*/\1/p' wide.json 2>/dev/null | sed -n 1p)
   [[ -z $rate ]] || echo $(($1 * rate / $(images)))
 }
 
-# Those that DATA has to train with, which may be a part of CIFAR-100.
+# Training images in DATA, which may be a part of CIFAR-100.
 images() {
   local bytes
   bytes=$(stat -c %s "$DATA/cifar-100-binary/train.bin" 2>/dev/null) || bytes=$((50000 * 3074))
@@ -147,10 +147,10 @@ images() {
 train() {
   local limit=$(($(left) - 20)) epochs milestones
   [[ -n ${DATA:-} ]] || { say "train: DATA names no folder of CIFAR-100"; return; }
-  # Of the time a fifth is left to loading, evaluations and checkpoints.
+  # A fifth of the time is for loading, evaluations and checkpoints.
   epochs=${EPOCHS:-$(epochs_in $((limit * 4 / 5)))}
   [[ ${epochs:-0} -ge 5 ]] || { say "train: no time for 5 epochs, or wide has not been measured"; return; }
-  # Those of the recipe, of its 200 epochs.
+  # As in the recipe with its 200 epochs.
   milestones=[$((epochs * 3 / 10)),$((epochs * 6 / 10)),$((epochs * 8 / 10))]
   say "train: $epochs epochs, milestones $milestones"
   part train "$((limit + 10))" --train wrn-28-10.toml --set "data.dir=$DATA" --set train.precision=bf16 \
@@ -164,7 +164,7 @@ torch_train() {
     --device "${DEVICE:-cuda}" --seconds $((60 * minutes))
 }
 
-# Seconds to the first step: as packed, as that has left it, and with nothing compiled.
+# Seconds to the first step: with the packed kernels, with all kernels that this run left, and with none.
 start() {
   local measure=(--parts start --recipes olivia --precisions bf16) at=$KERNELS
   rm -rf "$at"/start-{packed,empty}
@@ -174,7 +174,7 @@ start() {
     --json start-empty.json
 }
 
-# What hardware counters say of the third launch of each kernel of this name.
+# Hardware counters of the third launch of each kernel with this name.
 counters() {
   local out=$found/counters-$1 bench=${BENCH:-$here/../../bench-gpu}
   command -v ncu >/dev/null || { say "counters: there is no ncu"; return; }
@@ -189,7 +189,7 @@ counters() {
   chmod +x "$out.sh"
   BENCH=$out.sh part "counters-$1" 80 --profile olivia
   [[ -e $out.ncu-rep ]] || return 0
-  # What cannot be read does not end the parts behind it.
+  # An unreadable report does not end the later parts.
   { ncu -i "$out.ncu-rep" --page details --csv >"$out.details.csv" &&
     ncu -i "$out.ncu-rep" --page source --csv | gzip >"$out.source.csv.gz"; } || say "counters: ncu cannot read $out.ncu-rep"
   rm "$out.ncu-rep"
@@ -205,9 +205,9 @@ machine() {
   if [[ -x $here/../../bench-gpu ]]; then ldd "$here/../../bench-gpu" || true; fi
 }
 
-# Of the tiles that were tried for a product, cubecl's tuner writes here what each took; tools/gpu-lab/tiles-tried.py reads it.
+# cubecl's tuner writes the times of the tried tiles here; tools/gpu-lab/tiles-tried.py reads them.
 printf '[autotune.decisions]\nfile = "%s"\n' "$found/decisions.log" >cubecl.toml
-# PyTorch is read from a cold disk while ours begins.
+# Reads PyTorch from a cold disk while our program begins.
 timeout --kill-after=5 60 "${PYTHON:-python3}" -c '
 import torch
 print(torch.__version__, torch.backends.cudnn.version(), torch.ones(1, device="cuda"))' >torch.txt 2>&1 </dev/null &

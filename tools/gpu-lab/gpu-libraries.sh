@@ -1,15 +1,15 @@
-# Finds what programs built with cuda-nvrtc need on a machine whose CUDA somebody else has installed; sourced by
-# tools/gpu-lab/gpu-check.sh. NVRTC makes text for the driver of what it finds in CUDA's headers, so that all three have to
-# be of versions that fit: packed along, in a toolkit, or with PyTorch's packages there may be several of each, and
-# parts of one. Versions are numbers as CUDA has them: 12080 is 12.8, and 0 is unknown.
+# Finds the libraries for programs built with cuda-nvrtc on a machine whose CUDA somebody else has installed; sourced by
+# tools/gpu-lab/gpu-check.sh. NVRTC compiles for the driver with CUDA's headers, so the versions of all three must fit.
+# There may be several of each, also incomplete ones: in the packed file, in a toolkit, in PyTorch's packages. Versions
+# are CUDA's numbers: 12080 is 12.8, and 0 is unknown.
 #
 #   cuda_environment HERE LINKS   HERE: folder of the packed file; LINKS: an empty folder. Sets cuda_variables, for
-#                                 programs of this workspace alone, and says what it took
+#                                 programs of this workspace alone, and prints its choice
 #
-#   KERNELS           folder in which compiled kernels are kept for the next process, unless BURN_DIST_KERNELS names one
-#   CUDA_PATH         the headers there are taken, whatever others there are
-#   LD_LIBRARY_PATH   libraries there are taken before others that fit as well
-#   PYTHON            the Python whose packages are looked at; python3 unless set
+#   KERNELS           folder that keeps compiled kernels for the next process, unless BURN_DIST_KERNELS names one
+#   CUDA_PATH         its headers win over all others
+#   LD_LIBRARY_PATH   its libraries win over others that fit as well
+#   PYTHON            the Python whose packages are searched; python3 unless set
 # shellcheck shell=bash
 
 version_of() { # 12.8 -> 12080
@@ -24,7 +24,7 @@ shown() { # 12080 -> 12.8
   if (($1 == 0)); then echo '(unknown version)'; else echo "$(($1 / 1000)).$(($1 % 1000 / 10))"; fi
 }
 
-# The newest CUDA that the driver knows.
+# The newest CUDA that the driver supports.
 driver_version() {
   version_of "$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Za-z ]* Version *: *\([0-9.]*\).*/\1/p' | sed -n 1p || true)"
 }
@@ -35,7 +35,7 @@ headers_version() { # FOLDER
   echo "${number:-0}"
 }
 
-# By the name of the file, or of the library beside it that it is nothing without.
+# From the name of the file, or of the library beside it that it needs.
 nvrtc_version() { # FILE
   local file name builtins
   file=$(realpath "$1")
@@ -59,7 +59,7 @@ for place in dict.fromkeys([*sys.path, *site.getsitepackages(), site.getusersite
 ' 2>/dev/null || true
 }
 
-# Folders that hold include/ and lib/.
+# Folders with include/ and lib/.
 toolkits() { # HERE
   local nvcc
   printf '%s\n' "$1"/cuda-* /usr/local/cuda /usr/local/cuda-* /opt/cuda
@@ -80,7 +80,7 @@ files_of() { # NAME
   done
 }
 
-# How ill a NVRTC goes with headers and a driver; 0 is well.
+# How badly NVRTC, headers and driver fit; 0 is well.
 misfit() { # NVRTC HEADERS DRIVER
   local misfit=0
   if (($1 == 0)); then misfit=0
@@ -105,13 +105,13 @@ cuda_environment() {
     known_to_loader libnccl.so
   )
   [[ -z ${CUDA_PATH:-} ]] || places=("$CUDA_PATH")
-  # What lacks the second compiles no kernel with tensor cores, and is of another package than the first.
+  # Without the second file no kernel with tensor cores compiles; it belongs to another package than the first.
   for folder in "${places[@]}"; do
     [[ ! -e $folder/include/cuda_runtime.h || ! -e $folder/include/crt/mma.h ]] || headers+=("$folder")
   done
   [[ ${#headers[@]} -gt 0 ]] || headers=('')
 
-  # Of those that fit alike the one that has compiled the packed kernels, which are no other library's.
+  # Among equally fitting ones, the library that compiled the packed kernels: they are valid for no other.
   [[ ! -e $1/kept/compiler.sha256 ]] || read -r kept_by _ <"$1/kept/compiler.sha256"
   of_driver=$(driver_version)
   local -A seen=()
@@ -133,7 +133,7 @@ cuda_environment() {
   candidate=${candidates[0]:-}
   if [[ -n $kept_by && -n $candidate ]]; then
     stranger=1
-    # To read a library whole takes a moment: only those are that fit, and no more than have to be.
+    # Hashing a library takes a moment, so only fitting ones are read, and as few as possible.
     for other in "${candidates[@]}"; do
       [[ $(sha256sum <"${other%%$'\x1f'*}") != "$kept_by "* ]] || { candidate=$other stranger=0; break; }
     done
@@ -142,18 +142,18 @@ cuda_environment() {
   # Not `head`, which ends before what writes to it.
   nccl=$(printf '%s\n' "${libraries[@]}" | files_of libnccl.so | sed -n 1p)
   driver=$(known_to_loader libcuda.so | files_of libcuda.so | sed -n 1p)
-  # Containers are given the driver in folders that their loader may not know.
+  # Containers get the driver in folders that their loader may not know.
   local unknown=''
   [[ -n $driver ]] || unknown=$(printf '%s\n' "${own[@]}" /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu \
     /usr/lib64 /usr/lib/wsl/lib /run/opengl-driver/lib | files_of libcuda.so | sed -n 1p)
-  # Those that are packed are a GPU's, and not for who compiles kernels to pack them.
+  # The packed kernels are for a GPU, not for a run that compiles kernels to pack them.
   local kept=${BURN_DIST_KERNELS:-$KERNELS/nvrtc}
   mkdir -p "$kept"
   [[ -n ${BURN_DIST_KERNELS:-} || ! -d $1/kept ]] ||
     tar -C "$1/kept" -cf - --exclude=compiler.sha256 . | tar -C "$kept" -xf - --skip-old-files
 
-  # Programs look for names with the versions that they know; a link has a name that all know. What a library loads
-  # itself lies beside the file, not beside the link.
+  # Programs look for names with the versions that they know; the link has a name that all know. A library finds its own
+  # dependencies beside the file, not beside the link.
   [[ -z $nvrtc ]] || ln -s "$(realpath "$nvrtc")" "$links/libnvrtc.so"
   [[ -z $nccl ]] || ln -s "$(realpath "$nccl")" "$links/libnccl.so.2"
   local search=$links${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds `bench` for CUDA and packs all that tools/gpu-lab/gpu-check.sh needs on a machine without network
+# Builds `bench` for CUDA and packs the needs of tools/gpu-lab/gpu-check.sh for a machine without network
 # and toolchain: the stripped program, golden files, the PyTorch script. Prints the file.
 #
 #   tools/gpu-lab/gpu-pack.sh [FILE]        default: target/gpu-check.tar.xz
@@ -10,14 +10,13 @@
 #              first does not run: BENCH=gpu-check/bench-gpu-2, with a toolkit in CUDA_PATH. Default none;
 #              sensible: cuda,tune
 #   LIMIT_MIB  largest size of the file. Default 40
-#   CUDA_HEADERS   versions of CUDA whose headers are packed, which NVRTC reads, and which neither a driver
-#              nor PyTorch's packages have in full: a machine needs those of its libnvrtc. 1.4 MiB each, from
+#   CUDA_HEADERS   versions of CUDA whose headers are packed. NVRTC reads them, and neither a driver nor
+#              PyTorch's packages have all of them. A machine needs those of its libnvrtc. 1.4 MiB each, from
 #              NVIDIA's packages for Python. Default with cuda-nvrtc NVRTC's, or 12.8,13.0,13.2; '' for none
 #   NVRTC      a version whose libnvrtc is packed with its headers, 31 MiB, for a machine that has none, or
 #              one that is newer than its driver. Default none
-#   KEPT       folder of kernels that were compiled before, as scripts/cuda-software.sh keeps them, with the same
-#              SOFT_CUDA_TOOLKIT; they are packed assembled, and neither compiled nor assembled again where the same
-#              NVRTC is found. Default none
+#   KEPT       folder of compiled kernels, as scripts/cuda-software.sh keeps them, with the same SOFT_CUDA_TOOLKIT.
+#              They are packed assembled, and used as they are on a machine with the same NVRTC. Default none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -47,7 +46,7 @@ build() {
   local list=() feature
   IFS=, read -ra list <<<"$1"
   local selected=()
-  # With the trainer's features too: one build of the dependencies serves tests and this.
+  # With the trainer's features too, so that tests and this share one build of the dependencies.
   for feature in "${list[@]}"; do selected+=("burn-dist-trainer/$feature" "bench/$feature"); done
   if [[ $1 == *cuda* ]]; then
     local prepared
@@ -59,7 +58,7 @@ build() {
   strip -o "$folder/$2" "$target/release/bench"
 }
 
-# Lays down what NVIDIA's packages have of a version, in the folders of a toolkit.
+# Puts the files of NVIDIA's packages of a version into the folders of a toolkit.
 fetch_cuda() { # VERSION FOLDER
   local packages=() name suffix='' names=(nvrtc runtime crt cccl)
   # Until 12 the headers in crt/ were in the compiler's package.
@@ -88,7 +87,7 @@ build "$features" bench-gpu
 
 if [[ -n ${KEPT:-} ]]; then
   scripts/cuda-software.sh --assemble "$KEPT" "$folder/kept" || { say "FAILED: kernels of $KEPT were refused"; exit 1; }
-  # By which tools/gpu-lab/gpu-libraries.sh knows the library that has compiled them.
+  # tools/gpu-lab/gpu-libraries.sh recognizes the library that compiled them by this.
   toolkit=$(scripts/cuda-software.sh --toolkit) || { say "FAILED: no NVRTC is here that can have compiled $KEPT"; exit 1; }
   for library in "$toolkit"/{lib64,lib}/libnvrtc.so.[0-9]*; do
     [[ ! -e $library ]] || { sha256sum <"$library" >"$folder/kept/compiler.sha256"; break; }

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What the kernels of a run ask of a GPU, from the file that soft-cuda writes with SOFT_CUDA_COUNTS.
+"""Prints the work of the kernels of a run, from the file that soft-cuda writes with SOFT_CUDA_COUNTS.
 
     SOFT_CUDA_COUNTS=counts.tsv scripts/cuda-software.sh PROGRAM ...
     tools/gpu-lab/kernel-counts.py counts.tsv [--steps N] [--rows N]
 
-A line per kernel and grid, the longest first: the microseconds below which one launch cannot be on an H200, and why;
-then, as ratios to what is best, 1.0: sectors moved for the bytes that were asked for, accesses to shared memory for
-those without conflicts of banks, lanes that did something; and instructions per `mma`, or what `wgmma` computes in the
-time of one. Bounds are counts divided by what data sheets say and by estimates, not times: a kernel that is far above
-its own is to be looked at, and one whose ratios are bad before it ever runs on a GPU.
+A line per kernel and grid, the longest first: the lower bound of one launch on an H200 in microseconds, and its reason.
+Then ratios, of which 1.0 is best: sectors moved per requested byte, accesses to shared memory relative to those without
+bank conflicts, active lanes. Then instructions per `mma`, or per amount of `wgmma` work that takes as long. Bounds are
+counts divided by data-sheet values and estimates, not times. Look at kernels that are far above their bound, and,
+before they ever run on a GPU, at kernels with bad ratios.
 """
 
 import argparse
@@ -19,13 +19,13 @@ PROCESSORS = 132
 CLOCK = 1.755e9
 MEMORY = 4.8e12  # bytes/s, data sheet
 L2 = 5.5e12  # bytes/s, an estimate
-WARPS_AT_ONCE = 4  # of a processor, an instruction a clock each
-# Clocks of one m16n8k16 by `mma`, which reaches 62 % of what `wgmma` does (Luo et al. 2024, arXiv:2402.13499).
+WARPS_AT_ONCE = 4  # of an SM, an instruction a clock each
+# Clocks of one m16n8k16 by `mma`, which reaches 62 % of the throughput of `wgmma` (Luo et al. 2024, arXiv:2402.13499).
 MMA = 6.4
 SECTOR = 32
-# Instructions of a GPU for one of PTX, where it is not one.
+# GPU instructions per PTX instruction, if not one.
 COST = {"Move": 0.2, "IntegerDivision": 20, "Special": 2}
-LAUNCH = 2.0  # microseconds that any kernel takes
+LAUNCH = 2.0  # microseconds of any kernel
 
 
 def read(path):
@@ -41,7 +41,7 @@ def read(path):
 
 
 def tensor_clocks(name, unit):
-    """Clocks of a processor's tensor cores: `Warpgroup(n)` is a warp's quarter of 64 rows by n columns by 16 numbers, of
+    """Clocks of an SM's tensor cores: `Warpgroup(n)` is a warp's quarter of 64 rows by n columns by 16 numbers, of
     which a clock takes 2048."""
     if name == "TensorCores":
         return unit["instructions"] * MMA / WARPS_AT_ONCE
@@ -51,8 +51,8 @@ def tensor_clocks(name, unit):
 
 
 def bounds(units, blocks, counted, unique):
-    """Microseconds below which a launch cannot be, by what bounds it. `unique`: sectors that blocks read, read
-    through a processor's cache, and wrote, each once per block."""
+    """Lower bounds of a launch in microseconds, by their reason. `unique`: sectors that blocks read, read through an
+    SM's cache, and wrote, each once per block."""
     read, near, written = unique
     scale = blocks / counted / min(PROCESSORS, blocks) / CLOCK * 1e6
     total = lambda name: sum(unit[name] for unit in units.values())

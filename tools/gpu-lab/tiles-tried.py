@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What each of the tiles took that were tried for a convolution or a linear layer, in microseconds, from what cubecl's
-tuner has written (`[autotune.decisions]` in cubecl.toml; tools/gpu-lab/gpu-lease.sh has it written).
+"""Prints the microseconds of each tile that was tried for a convolution or a linear layer, from the log of cubecl's
+tuner (`[autotune.decisions]` in cubecl.toml, which tools/gpu-lab/gpu-lease.sh sets).
 
     tiles-tried.py decisions.log
 """
@@ -17,7 +17,7 @@ SLIDE = re.compile(
 
 
 def product(key):
-    """A line for what was computed, and how many operations it takes."""
+    """A line that names the computation, and its number of operations."""
     found = SLIDE.match(key)
     if found is None:
         return key, 0
