@@ -44,7 +44,7 @@ for part in bin lib include; do ln -sfn "/usr/lib/llvm-$llvm/$part" "$prefix/$pa
 z3=$(find /usr/lib -name libz3.so -print -quit)
 [[ -n $z3 ]] || { say "MISSING: libz3.so under /usr/lib"; exit 1; }
 ln -sfn "$z3" "$links/liblibz3.so"
-# Its time tells cargo whether all that is built on LLVM has to be built anew.
+# Its time tells cargo whether to rebuild all that depends on LLVM.
 [[ -e $mark ]] || touch "$mark"
 say "LLVM $("$prefix/bin/llvm-config" --version) in $prefix"
 printf 'export LIBRARY_PATH=%q\n' "$links${LIBRARY_PATH:+:$LIBRARY_PATH}"

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Runs a program with CUDA where there is no GPU: with the crate soft-cuda in place of the driver and of
-# NCCL, and with NVIDIA's own compiler of kernels, NVRTC. For tests; it is slow, and says nothing of speed.
+# Runs a program with CUDA on a machine without a GPU: with the crate soft-cuda instead of the driver and
+# NCCL, and with NVIDIA's own kernel compiler, NVRTC. For tests; it is slow, and timings mean nothing.
 #
 #   scripts/cuda-software.sh --prepare     builds soft-cuda and installs NVRTC, if they are not there
-#   scripts/cuda-software.sh --assemble [FOLDER [INTO]]   has NVIDIA's assembler, ptxas, translate the kernels that were
-#                                          kept, and says which it refuses and which spill registers: soft-cuda counts
-#                                          none. INTO is where the same is kept assembled, for tools/gpu-lab/gpu-pack.sh
-#   scripts/cuda-software.sh --toolkit     prints the folder whose NVRTC and headers are taken
+#   scripts/cuda-software.sh --assemble [FOLDER [INTO]]   translates the kept kernels with NVIDIA's assembler, ptxas, and
+#                                          prints those that it refuses and those that spill registers, which soft-cuda
+#                                          does not count. INTO keeps the results, for tools/gpu-lab/gpu-pack.sh
+#   scripts/cuda-software.sh --toolkit     prints the folder of the NVRTC and headers in use
 #   scripts/cuda-software.sh PROGRAM ...   runs a program that is built with cuda-nvrtc, or with cuda
 #
-#   SOFT_CUDA_TOOLKIT                      folder with include/ and lib/libnvrtc.so.* to be taken instead of the
-#                                          NVRTC that is installed, such as one that tools/gpu-lab/gpu-pack.sh packs
-#   BURN_DIST_KERNELS                      where compiled kernels are kept; default soft-cuda/kept in the target folder
+#   SOFT_CUDA_TOOLKIT                      folder with include/ and lib/libnvrtc.so.* instead of the installed NVRTC,
+#                                          such as one that tools/gpu-lab/gpu-pack.sh packs
+#   BURN_DIST_KERNELS                      folder for compiled kernels; default soft-cuda/kept in the target folder
 #   SOFT_CUDA_DEVICES and others           see tools/soft-cuda/src/lib.rs
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -43,18 +43,18 @@ install_nvrtc() {
 prepare() {
   install_nvrtc
   (cd "$root" && cargo build --locked --release -p soft-cuda) >&2
-  # In a folder of their own: cargo has all tests look for libraries in its own folders.
+  # In a separate folder, because all tests of cargo search its own folders for libraries.
   mkdir -p "$libraries"
   cp "$target/release/libsoft_cuda.so" "$libraries/libcuda.so.1.new"
   mv "$libraries/libcuda.so.1.new" "$libraries/libcuda.so.1"
   ln -sfn libcuda.so.1 "$libraries/libcuda.so"
   ln -sfn libcuda.so.1 "$libraries/libnccl.so.2"
   rm -f "$libraries/libnvrtc.so" # Of older sources.
-  # Kernels that nobody has asked for in two weeks are those of older sources.
+  # Kernels unused for two weeks belong to older sources.
   [[ ! -d $kept ]] || find "$kept" -name '*.ptx' -atime +14 -delete
 }
 
-# What a driver does with a kernel when it is loaded, for the compute capability that the kernel is for.
+# Does the work of a driver when it loads a kernel, for the compute capability of the kernel.
 assemble() { # FOLDER [INTO]
   local tools=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/ptxas-venv packages=('nvidia-cuda-nvcc==13.0.*' blake3) ptxas
   found() { ptxas=$(compgen -G "$tools/lib/python3*/site-packages/nvidia/cu13/bin/ptxas") && [[ -e $tools/complete ]]; }

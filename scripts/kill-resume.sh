@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Kills a training at random steps, again and again, and shows that it ends as if nobody had: the
-# same parameters, bit by bit, and the same losses, as the run that was left alone.
+# Kills a training at random steps, again and again, and compares it with an undisturbed run: the
+# parameters must be the same bit by bit, and so must the losses.
 #
 #   scripts/kill-resume.sh [--times N] [--nproc N] [--seed N] [section.key=value ...]
 #
-# Every time, all processes of the run get SIGKILL at once, at a step drawn at random, and the run is
-# started again with `--resume auto`. The model has dropout, the images are augmented, the learning
-# rate follows a schedule, and a checkpoint is written every 7 steps. TRAINER names the program,
-# which is built if it is not given.
+# Each time, all processes of the run get SIGKILL at once, at a random step. Then the run is started
+# again with `--resume auto`. The model has dropout, the images are augmented, the learning
+# rate follows a schedule, and a checkpoint is written every 7 steps. TRAINER names the program;
+# it is built if not given.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -61,7 +61,7 @@ start() {
   exec "$TRAINER" --nproc "$nproc" --run-dir "$run_dir" "${args[@]}" "$@"
 }
 lines() { if [[ -f $1/metrics.jsonl ]]; then grep -c '"kind":"train"' "$1/metrics.jsonl" || true; else echo 0; fi; }
-# What must not depend on how often the run was started: step, epoch, loss and rate of every line.
+# The values that must not depend on the number of starts: step, epoch, loss and rate of every line.
 numbers() {
   sed -n 's/.*"kind":"train",\("step":[^}]*"lr":[^,]*\),.*/\1/p; s/.*"kind":"eval",\(.*"samples":[0-9]*\),.*/\1/p' "$1/metrics.jsonl"
 }

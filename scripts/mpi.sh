@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds with the feature `mpi` against each MPI library that is installed, and tests what was built.
+# Builds with the feature `mpi` against each installed MPI library, and tests the builds.
 #
-#   mpi.sh build NAME FOLDER   builds against NAME (openmpi or mpich) and copies what was
-#                              built to FOLDER: trainer-NAME, conformance-NAME
+#   mpi.sh build NAME FOLDER   builds against NAME (openmpi or mpich) and copies the
+#                              programs to FOLDER: trainer-NAME, conformance-NAME
 #   mpi.sh test NAME FOLDER    runs the conformance suite of that build under its own mpirun
-#   mpi.sh list                names the libraries that are installed
+#   mpi.sh list                prints the installed libraries
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

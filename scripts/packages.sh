@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Checks what a release hands out: that every crate can be packaged, that its dependencies build with the Rust version
+# Checks the contents of a release: that every crate can be packaged, that its dependencies build with the Rust version
 # that the workspace states, and their licences and sources (deny.toml). Builds nothing of the workspace.
 #
-#   CARGO_DENY_SECONDS   most that installing cargo-deny may take where it is missing; 600 unless set, 0 leaves it out
+#   CARGO_DENY_SECONDS   time limit to install cargo-deny if it is missing; 600 unless set, 0 leaves it out
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { printf '%s\n' "packages.sh: $*" >&2; }
@@ -28,7 +28,7 @@ for package in members:
 ' <<<"$metadata")
 package=(cargo package --workspace --no-verify --allow-dirty --quiet)
 for name in $kept; do package+=(--exclude "$name"); done
-# A registry's index is asked for only where what is here does not do.
+# Asks the index of a registry only if the local one does not suffice.
 "${package[@]}" --offline 2>/dev/null || timeout 300 "${package[@]}"
 say "every crate but ${kept//$'\n'/ and } can be packaged"
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# What settings are worth where the network is slow: trains as ranks on two nodes between which lies a link of a given
-# rate, with several settings in turns. Each node is a network namespace, each rank has one thread. Needs root, ip and tc
-# (iproute2), and the trainer's release build. Usage:
+# Compares settings on a slow network: trains on two nodes with a link of a given rate between them, with several settings
+# in turns. Each node is a network namespace, each rank has one thread. Needs root, ip and tc (iproute2), and the trainer's
+# release build. Usage:
 #
 #   scripts/slow-link.sh RATE --config FILE [options of the trainer]
 #
 #   RATE     as tc(8) reads it, such as 1gbit
-#   COMPARE  the settings, key=value, several of one turn joined by commas; gradients as they are and in half the bytes
-#            unless set ("parallel.compression=none parallel.compression=bf16")
+#   COMPARE  the settings, key=value, several of one turn joined by commas; unless set, gradients in full and in half the
+#            bytes ("parallel.compression=none parallel.compression=bf16")
 #   RANKS    ranks on each node, 1 unless set
 #   ROUNDS   how often each setting is run, 3 unless set
 #   TRAINER  the program; target/release/trainer, or that below CARGO_TARGET_DIR, unless set
@@ -48,7 +48,7 @@ done
 
 secret=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 each=${RANKS:-1}
-# Namespaces count as hosts of their own: between them nothing is shared.
+# Namespaces count as separate hosts: they share nothing.
 train() {
   local settings=$1 rank node pids=() options=() failed=0
   shift

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A real Slurm cluster on this machine, for tests: one controller and several nodes out of Debian's
-# packages, each in network, host name and mount namespaces of its own. Nothing of it is reachable
-# from outside, and nothing outside its folder and its namespaces is changed. Needs root.
+# A real Slurm cluster on this machine, for tests: one controller and several nodes from Debian's
+# packages, each in its own network, host name and mount namespaces. It is not reachable from outside,
+# and changes nothing outside its folder and its namespaces. Needs root.
 #
 #   slurm-cluster.sh packages         names the Debian packages that it needs
 #   slurm-cluster.sh install          installs them (apt-get)
@@ -16,13 +16,13 @@
 #
 #   BURN_DIST_CLUSTER   its folder, which must not be there before; /run/burn-dist-cluster unless set
 #
-# Nodes are called node1, node2, ...; each has 8 processors (as many as asked for, not as many as
-# there are), 2 GPUs that are only device files, and a /dev/shm of its own. The partition `main`
+# Nodes are called node1, node2, ...; each has 8 CPUs (as configured, whatever the machine has),
+# 2 GPUs that are only device files, and its own /dev/shm. The partition `main`
 # can be preempted by `urgent`: its jobs get SIGTERM, 10 seconds, and a new place in the queue.
 set -euo pipefail
 
 state=${BURN_DIST_CLUSTER:-/run/burn-dist-cluster}
-# Lies in the folder if this script has made it: nothing else is removed.
+# This script puts it into the folders that it makes, and removes no others.
 marker=$state/made-by-slurm-cluster.sh
 prefix=bdist
 network=10.213.77
@@ -111,7 +111,7 @@ make_network() {
   done
 }
 
-# Runs a daemon as a host of its own: what it starts inherits the namespaces.
+# Runs a daemon as a separate host: its processes inherit the namespaces.
 start_host() {
   local host=$1
   shift
@@ -190,7 +190,7 @@ start() {
   printf 'slurm-cluster.sh: %s nodes are up\n' "$count" >&2
 }
 
-# Everything that runs in one of our network namespaces, whoever started it.
+# All processes in one of our network namespaces.
 kill_all() {
   local host=$1
   for _ in {1..50}; do

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Trains under a real Slurm: every way to start the ranks, every way to end them, and what goes wrong.
+# Trains under a real Slurm: every way to start the ranks, every way to end them, and every failure.
 # Starts a cluster of four nodes on this machine (scripts/slurm-cluster.sh) and stops it at the end.
 #
-#   slurm-test.sh FOLDER   tests the programs in FOLDER: trainer-plain, and where they are there
+#   slurm-test.sh FOLDER   tests the programs in FOLDER: trainer-plain, and, if they exist,
 #                          trainer-openmpi and trainer-mpich (scripts/mpi.sh build makes them)
 #
 #   BURN_DIST_DATA   folder with mnist/; without it generated digits are trained instead
@@ -20,11 +20,11 @@ folder=$(realpath "$1")
   { printf 'slurm-test.sh: %s holds no program trainer-plain\n' "$folder" >&2; exit 2; }
 cluster=scripts/slurm-cluster.sh
 work=$(mktemp -d)
-# A key of its own for the secrets of the runs.
+# A separate key for the secrets of the runs.
 export XDG_CONFIG_HOME=$work/config
 # Root starts MPI programs here.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# More ranks than processors: who waits must not hold one.
+# More ranks than CPUs: a waiting rank must not hold one.
 export OMPI_MCA_mpi_yield_when_idle=1
 passed=0 failed=0 skipped=0 started=
 
@@ -505,8 +505,8 @@ preempted_by_a_higher_partition() {
 
 warned_before_the_time_limit() {
   local job
-  # Slurm's limits are whole minutes; the signal comes 55 seconds before the end. No processor is done
-  # with so many epochs before.
+  # Slurm's limits are whole minutes; the signal comes 55 seconds before the end. No CPU finishes
+  # that many epochs earlier.
   job=$(submit limit several-nodes --time=1 --signal=USR1@55 -- "${long[@]}" --set train.epochs=100)
   wait_for_steps limit 5
   wait_for_job "$job" PENDING 40

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds the trainer as one static program. It needs no library of the machine that it runs on, whose C library may be
-# older than that of this one, as on clusters, so it can be copied to any Linux with the same kind of processor. It
-# computes on the processor: the driver of a GPU and MPI are libraries.
+# Builds the trainer as one static program. It needs no library of the target machine, so it can be copied to any Linux
+# with the same kind of CPU, for example to a cluster with an older C library. It computes on the CPU only, because the
+# driver of a GPU and MPI are libraries.
 #
 #   scripts/static.sh [--install] [FILE]     default: target/static/trainer
 #
-#   --install   first installs what is missing of what it needs: the musl target of Rust's toolchain, and musl-gcc for
-#               the parts that are written in C (Debian's musl-tools)
+#   --install   first installs what is missing: the musl target of Rust's toolchain, and musl-gcc (Debian's musl-tools)
+#               for the parts in C
 set -euo pipefail
 
 usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }

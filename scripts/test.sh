@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every test of the workspace. Names what this machine lacks, the command that installs it, and the
-# tests that were skipped for it. Without arguments for cargo it also builds with MPI, runs the conformance
+# Runs every test of the workspace. Prints what this machine lacks, the command that installs it, and the
+# tests that were skipped without it. Without arguments for cargo it also builds with MPI, runs the conformance
 # suite on that, and trains on a Slurm cluster that it starts on this machine.
 #
 #   test.sh [--install] [ARGUMENTS OF cargo test]
@@ -10,17 +10,17 @@
 #
 #   BURN_DIST_DATA          folder that holds mnist/ and cifar-100/ (real data); unset: those tests are skipped
 #   BURN_DIST_TENSORBOARD_PYTHON  a Python with the package tensorboard
-#   BURN_DIST_CHROMIUM      the browser that looks at reports; chromium or google-chrome unless set
-#   BURN_DIST_PYTHON        a Python with torch, for the exchange of weights with it; unset: skipped
+#   BURN_DIST_CHROMIUM      the browser that opens reports; chromium or google-chrome unless set
+#   BURN_DIST_PYTHON        a Python with torch, to exchange weights with; unset: skipped
 #   BURN_DIST_GOLDEN        folder with a second set of golden files for the models; unset: only the first
 #   SKIP_CLUSTER=1          leaves Slurm and MPI out
 #   SKIP_GPU=1              leaves wgpu on software Vulkan, and CUDA in software, out
-#   GPU_BUILD_SECONDS       most that building the dependencies of GPUs may take, 900 unless set
+#   GPU_BUILD_SECONDS       time limit to build the dependencies for GPUs, 900 unless set
 #   TEST_TIMEOUT_SECONDS    limit for one test binary, 600 unless set; twice that on CUDA in software
-#   TEST_SECONDS            time for everything: what may not end in it, most of it for builds that have never been made,
-#                           is not begun, and named. No limit unless set
+#   TEST_SECONDS            time limit for everything. Prints, and does not begin, the parts that may exceed it, mostly
+#                           builds that have never been made. No limit unless set
 #
-# Arguments are handed to `cargo test`, e.g. `scripts/test.sh -p burn-dist-datasets`.
+# Arguments go to `cargo test`, for example `scripts/test.sh -p burn-dist-datasets`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -44,15 +44,15 @@ say() { printf '%s\n' "test.sh: $*" >&2; }
 
 left() { echo $((${TEST_SECONDS:-1000000} - SECONDS)); }
 
-# Why there is not enough time for what takes so long on two slow processors; nothing if there is.
+# Prints why the time does not suffice for work that takes this long on two slow CPUs; else nothing.
 too_late() { # WHAT SECONDS
   (($(left) >= $2)) || echo "$1: may take $2 s, and $(left) are left of TEST_SECONDS=$TEST_SECONDS"
 }
 
 # --- what the tests need beyond the Rust toolchain ------------------------------------------------
 
-# Whether CHECK succeeds. If not, installs PACKAGES where that was asked for and is possible; what is missing then is
-# named with the command that installs it.
+# Whether CHECK succeeds. If not, installs PACKAGES if requested and possible. Otherwise prints the command that installs
+# the missing ones.
 need() { # WHAT CHECK PACKAGES...
   local what=$1 check=$2
   shift 2
@@ -136,7 +136,7 @@ fi
 
 # --- what the tests may leave behind: nothing ------------------------------------------------------
 
-# Every process that a test starts inherits this mark, so a leftover is told from a stranger's.
+# Every process of a test inherits this mark, which distinguishes leftovers from other processes.
 mark="burn-dist-test-$$-$(date +%s%N)"
 shm_files() { find /dev/shm -maxdepth 1 -user "$(id -u)" -name '*burn*dist*' 2>/dev/null | sort; }
 marked_processes() {
@@ -156,16 +156,15 @@ trap 'exit 130' INT TERM
 what=("$@")
 [[ ${#what[@]} -gt 0 ]] || what=(--workspace)
 status=0
-# --show-output gives what passing tests wrote, "SKIPPED: ..." above all. It goes to the log alone:
-# tests of failures write much that looks like one.
+# --show-output prints the output of passing tests, above all "SKIPPED: ...". It goes to the log only,
+# because tests of failures write much that looks like a failure.
 without_output_of_passing_tests='/^successes:$/,/^(failures:|test result:)/ { /^(failures:|test result:)/!d }'
 BURN_DIST_TEST_MARK="$mark" cargo test --release --no-fail-fast \
   --config "target.'cfg(all())'.runner = ['timeout', '--verbose', '-k', '10', '$limit']" \
   "${what[@]}" -- --show-output </dev/null 2>&1 |
   tee "$log" | sed -uE "$without_output_of_passing_tests" || status=$?
 
-# The kernels on another family of processors, emulated; where that is not possible, as far as a compiler
-# can tell.
+# The kernels on another CPU architecture, emulated; if that is not possible, only compiled.
 aarch64=aarch64-unknown-linux-gnu
 emulated=''
 
@@ -181,7 +180,7 @@ if [[ $# -eq 0 ]]; then
     ! need "kernels on aarch64, emulated" aarch64_ready qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross; then
     cargo check --release --target "$aarch64" -p burn-dist-kernels || status=1
   else
-    # The instruction sets that are missing there are tested here.
+    # Tests the instruction sets that are missing there.
     if BURN_DIST_TEST_MARK="$mark" CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
       cargo test --release --no-fail-fast --target "$aarch64" -p burn-dist-kernels --tests --config \
       "target.$aarch64.runner = ['timeout', '--verbose', '-k', '10', '$limit', 'qemu-aarch64', '-L', '/usr/aarch64-linux-gnu']" \
@@ -193,7 +192,7 @@ if [[ $# -eq 0 ]]; then
   fi
 fi
 
-# The library's example as two processes: whether it runs, and that sharding changes no loss.
+# The library's example as two processes: it runs, and sharding changes no loss.
 test_example() {
   local program=${CARGO_TARGET_DIR:-target}/release/examples/custom_model folder strategy rank code=0
   folder=$(mktemp -d)
@@ -220,8 +219,7 @@ if [[ $# -eq 0 ]]; then
   BURN_DIST_TEST_MARK="$mark" test_example </dev/null 2>&1 | tee -a "$log" || status=1
 fi
 
-# The trainer as one static program: two ranks in a file system that has nothing else, and that it goes on where it was
-# killed.
+# The trainer as one static program: two ranks in an otherwise empty file system; it resumes after a kill.
 test_static() {
   local folder program code=0 begin=$SECONDS
   folder=$(mktemp -d)
@@ -259,7 +257,7 @@ fi
 test_cluster() {
   local programs name begin=$SECONDS
   programs=$(mktemp -d)
-  # The lints of what only these builds contain.
+  # Lints the code that only these builds contain.
   cargo build --release --workspace &&
     cp "${CARGO_TARGET_DIR:-target}/release/trainer" "$programs/trainer-plain" &&
     MPICC=mpicc.openmpi cargo clippy --release --workspace --all-targets --features burn-dist-trainer/mpi,bench/mpi -- -D warnings &&
@@ -287,16 +285,15 @@ vulkan_ready() {
   ldconfig -p | grep -q 'libvulkan\.so\.1' && compgen -G '/usr/share/vulkan/icd.d/*.json'
 } >/dev/null 2>&1
 
-# How tests run in the folder of a package. Ranks that are threads ask again and again whether the device that they
-# share is done, and take the processors from other tests; on CUDA in software kernels go before who asks. Where kernels
-# are tested, races in them are looked for too.
+# Runs tests in the folder of a package. Ranks that are threads poll their shared device, and so take the CPUs from other
+# tests; on CUDA in software kernels have priority over polling threads. Tests of kernels also look for races.
 by_package='case $PWD in
   */burn-dist) [[ ${BURN_DIST_TEST_DEVICE:-} == cuda ]] || export RUST_TEST_THREADS=1 ;;
   */kernels | */models) export SOFT_CUDA_RACES=1 ;;
 esac; exec "$@"'
 by_package=${by_package//$'\n'/ }
 
-# What a build for GPUs changes; programs and all other tests have been tested without.
+# The tests that a build for GPUs affects; programs and all other tests have run without it.
 of_gpus=(--workspace --exclude burn-dist-datasets --exclude soft-cuda --lib --test devices --no-fail-fast)
 
 test_gpu() {
@@ -307,11 +304,11 @@ test_gpu() {
   else
     say "without CUDA: scripts/cuda-llvm.sh says what is missing"
   fi
-  # Mesa's EGL says in every process that it has none otherwise.
+  # Otherwise Mesa's EGL complains in every process.
   export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp}
   local runner="target.'cfg(all())'.runner = ['bash', '-c', '$by_package', 'run', 'timeout', '--verbose', '-k', '10', '$limit']" code=0
   local tests=(cargo test --release "${of_gpus[@]}" --features "$features" --config "$runner")
-  # What is left after that is for the tests.
+  # The remaining time is for the tests.
   local most=$(($(left) - 400)) reason
   ((most > gpu_build)) && most=$gpu_build
   timeout "$most" "${tests[@]}" --no-run || code=$?
@@ -329,7 +326,7 @@ test_gpu() {
   return "$code"
 }
 
-# The same on a CUDA driver in software, with kernels compiled by NVRTC: every rank has a device of its own.
+# The same on a CUDA driver in software, with kernels compiled by NVRTC: every rank has its own device.
 test_cuda() {
   local begin=$SECONDS features=$1 code=0 bench=${CARGO_TARGET_DIR:-target}/release/bench parts=nccl,parity precision reason
   # Tensor cores are interpreted number by number.
@@ -341,7 +338,7 @@ test_cuda() {
   local golden=$PWD/models/tests/golden script=$PWD/scripts/cuda-software.sh folder
   bench=$(realpath "$bench")
   folder=$(mktemp -d)
-  # Each has kernels of its own, to be compiled where that was never done.
+  # Each has its own kernels, which are compiled the first time.
   for precision in bf16 f32 f16; do
     reason=$(too_late "golden files on CUDA in software in $precision" 500)
     [[ -z $reason ]] || { echo "SKIPPED: $reason"; continue; }
@@ -349,8 +346,8 @@ test_cuda() {
       --precisions "$precision" --limit "$limit" --golden "$golden") || code=$?
     parts=parity
   done
-  # Kernels need not run for this: what the Olivia WideResNet takes of a GPU's memory at its full size, at most 1.2 times
-  # what PyTorch's tensors take (docs/benchmarks.md).
+  # The GPU memory of the Olivia WideResNet at its full size: at most 1.2 times that of PyTorch's tensors
+  # (docs/benchmarks.md). Kernels need not run for this.
   (cd "$folder" && SOFT_CUDA_IDLE=1 BURN_DIST_WGMMA=unchecked timeout --verbose -k 10 "$limit" "$script" "$bench" training-trained --model olivia \
     --ranks 1 --batch 256 --images 2048 --steps 6 --set train.device=cuda --set train.precision=bf16 \
     --out seconds.json --memory . && python3 - memory-0.json <<'EOF') || code=$?
@@ -408,7 +405,7 @@ awk '/^test result:/ { passed += $4; failed += $6; ignored += $8 }
      END { printf "test.sh: %d passed, %d failed, %d ignored\n", passed, failed, ignored }' "$log" >&2
 grep -a '^slurm-test.sh: ' "$log" >&2 || true
 { grep -ao '^test .* \.\.\. FAILED$' "$log" || true; } | sort | uniq -c | sed 's/^/test.sh: times: /' >&2
-# What failed is far above by now: the first lines of what each failed test said.
+# Repeats the first output lines of each failed test, because they are far above.
 awk '/^failures:$/ { failures = 1 } /^test result:/ { failures = 0 }
      failures && /^---- .* stdout ----$/ { left = 25 }
      /^FAILED  / { left = 60 } /^ok      |^slurm-test.sh: / { left = 0 }
