@@ -95,8 +95,8 @@ pub(super) fn run(
             .filter_map(|value| value["gradient"].as_f64())
             .fold(0.0, f64::max);
         let head = format!(
-            "{} of {} golden files, gradients off by up to {worst:.1e}, tolerated {least:.0e} or three times what \
-             the processor is off",
+            "{} of {} golden files, gradients off by up to {worst:.1e}, tolerated {least:.0e} or three times \
+             the error of the CPU",
             values.len(),
             files.len()
         );
