@@ -1,7 +1,7 @@
 //! Keeps the path of a visitor or mapper in a module.
 
-/// Has it keep the names on the way to what it visits in its field `path`, and, if that is asked
-/// for, the type of what holds the field that was entered last in `container`.
+/// Keeps the names on the way to the visited tensor in the field `path`. With `and`, it also keeps
+/// the type of the container of the last field in `container`.
 macro_rules! keeps_path {
     ($(and $container:ident)?) => {
         fn enter_module(&mut self, name: &str, _container_type: &str) {

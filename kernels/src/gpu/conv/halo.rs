@@ -85,12 +85,12 @@ impl Halo {
         batch.div_ceil(self.images) * self.below(slide) * self.beside(slide)
     }
 
-    /// Returns the number of cubes along an image's height.
+    /// Cubes in a column of an image.
     const fn below(&self, slide: Slide) -> u32 {
         slide.result[0].div_ceil(self.squares[0] * SIDE)
     }
 
-    /// Returns the number of cubes along an image's width.
+    /// Cubes in a row of an image.
     const fn beside(&self, slide: Slide) -> u32 {
         slide.result[1].div_ceil(self.squares[1] * SIDE)
     }
