@@ -55,7 +55,7 @@ impl Dataset for Noise {
     }
 }
 
-/// What a loader says about one image of the data set.
+/// The loader's output for one image of the data set.
 #[derive(Debug, Clone, PartialEq)]
 struct Sample {
     pixels: Vec<f32>,
@@ -148,7 +148,7 @@ proptest! {
             });
             let replaced = pixels.clone().filter(|(value, (own, _))| value != own).count();
             let is_patch = pixels.clone().all(|(value, (own, other))| value == own || value == other);
-            // Where both images have the same value, a replaced pixel looks like a kept one.
+            // If both images have the same value, a replaced pixel looks like a kept one.
             let area = (1.0 - weight) * SHAPE.len() as f32 + 0.5;
             prop_assert!(is_sum || (is_patch && replaced as f32 <= area));
             kinds[usize::from(is_sum)] += 1;
@@ -210,7 +210,7 @@ fn memory_of_mixed_batches_serves_batches_of_any_kind() {
         batches.recycle(batch);
     }
     assert_eq!(found, expected);
-    // The spare batch was mixed; an evaluation's is not.
+    // The spare batch was mixed; the batch of an evaluation is not.
     let evaluation = EvalSampler::new(IMAGES, 6, 0, 1).unwrap().epoch();
     let first = mixing.iter(evaluation).next().unwrap().unwrap();
     assert_eq!(first.mixed, None);

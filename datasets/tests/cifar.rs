@@ -356,7 +356,7 @@ fn the_cache_goes_where_it_can_be_written() {
     assert_eq!(entries(&last).len(), 1);
     assert!(open().0);
 
-    // What others may have put there is not trusted.
+    // A file that others may have put there is not trusted.
     fs::set_permissions(&last, fs::Permissions::from_mode(0o777)).unwrap();
     let (opened, said) = open();
     assert!(!opened && said.contains("others can write to it"), "{said}");
@@ -389,7 +389,7 @@ fn what_is_missing_is_named() {
     Cifar10::open(dir.path(), Split::Test).unwrap();
 }
 
-/// What opening says to an archive.
+/// The error of opening an archive.
 fn refused(archive: &Archive) -> DatasetError {
     let dir = tempfile::tempdir().unwrap();
     archive.write(&dir.path().join("cifar-100-binary.tar.gz"));

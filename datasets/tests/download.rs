@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 #[derive(Debug, Clone, PartialEq)]
 struct Request {
     path: String,
-    /// Where a `Range` header wants the answer to start.
+    /// The start of the answer, from a `Range` header.
     from: Option<usize>,
 }
 
@@ -117,7 +117,7 @@ fn send(stream: &mut TcpStream, head: &str, announced: usize, body: &[u8]) -> st
     stream.write_all(body)
 }
 
-/// What a well-behaved server does.
+/// The answer of a well-behaved server.
 fn serve(stored: &[u8], request: &Request, stream: &mut TcpStream) -> std::io::Result<()> {
     match request.from {
         None => send(stream, "200 OK", stored.len(), stored),
@@ -176,7 +176,7 @@ fn downloader(mirrors: &[String]) -> Downloader {
     downloader
 }
 
-/// What this host has of `images.gz` so far.
+/// The part of `images.gz` on this host so far.
 fn part(dir: &Path) -> PathBuf {
     let host = rustix::system::uname()
         .nodename()

@@ -182,7 +182,7 @@ fn transparent_images_are_laid_over_black() {
     assert!(bytes.iter().all(|byte| byte.abs_diff(value / 5) <= 1));
 }
 
-/// 60x20, of which the left third is red, the middle green, the right blue.
+/// 60x20: the left third is red, the middle green, the right blue.
 fn thirds() -> RgbImage {
     RgbImage::from_fn(60, 20, |x, _| {
         let mut color = Rgb([0; 3]);
@@ -202,7 +202,7 @@ fn the_centre_is_cut_out_after_scaling_the_shorter_side() {
     let tall: DynamicImage = DynamicImage::from(thirds()).rotate90();
     let bytes = only("tall.png", &encoded(&tall, ImageFormat::Png), &options(20));
     assert!(near(&bytes, [0, 240, 0], 0));
-    // Scaled to 30x10, the middle of which is 10 wide; the filter mixes in the neighbours.
+    // Scaled to 30x10, so the middle is 10 wide; the filter mixes in the neighbours.
     let bytes = only(
         "wide.png",
         &encoded(&thirds().into(), ImageFormat::Png),
@@ -388,7 +388,7 @@ fn everything_unusable_is_reported_at_once() {
     assert_eq!(message.lines().count(), 12, "{message}");
 }
 
-/// Found at once, in files that are read whole and in those of which a part is read.
+/// Found at once, in files that are read whole and in files that are read in part.
 #[test]
 fn every_format_has_its_end() {
     for side in [8, 150] {
@@ -427,7 +427,7 @@ fn floating_point_pixels_are_refused() {
     );
 }
 
-/// What is told in the log.
+/// The lines of the log.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<u8>>>);
 
@@ -694,7 +694,7 @@ fn the_folder_for_evaluation_has_several_names() {
         let starts = format!("{}: there are validation images, and", folder.display());
         assert!(both.starts_with(&starts), "{both}");
         if name == "test" {
-            // What is for validation goes first.
+            // Validation images go first.
             write(root.path().join("valid/a/1.png"), &plain(RED));
             assert_eq!(parts(root.path(), None), (3, Ok(1)));
         }

@@ -25,8 +25,8 @@ fn most(factors: &[Factors]) -> Factors {
     [0, 1].map(|side| factors.iter().map(|both| both[side]).max().unwrap())
 }
 
-/// What component `component` has in the block that begins at a pixel: luma rises to the right, the
-/// chromas downwards and towards the lower right corner.
+/// The value of component `component` in the block that begins at a pixel: luma rises to the right,
+/// the chromas downwards and towards the lower right corner.
 fn value(component: usize, x: usize, y: usize) -> i32 {
     let (x, y, side) = (x as i32, y as i32, SIDE as i32);
     match component {
@@ -153,7 +153,7 @@ fn jpeg(factors: &[Factors], mode: Mode) -> Vec<u8> {
         let [h, v] = factors[number];
         value(number, x * 8 * most_h / h, y * 8 * most_v / v)
     };
-    // Of a scan for one component only blocks with pixels are coded.
+    // A scan for one component codes only blocks with pixels.
     let alone = |number: usize, with_means: bool, with_rest: bool| {
         let [h, v] = factors[number];
         let blocks = |factor: usize, most: usize| (SIDE * factor).div_ceil(most).div_ceil(8);

@@ -23,7 +23,7 @@ fn within<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'st
     }
 }
 
-/// Images of 2x3 whose bytes are their index; it can be told to misbehave.
+/// Images of 2x3 whose bytes are their index; tests can make it misbehave.
 #[derive(Default)]
 struct Numbers {
     reads: AtomicUsize,
@@ -180,7 +180,7 @@ fn training_is_augmented_anew_in_every_epoch_and_evaluation_never() {
     });
 }
 
-/// What the iterator gives until it ends: the number of good batches and the error after them.
+/// The output of the iterator until it ends: the number of good batches and the error after them.
 fn until_error(numbers: Numbers, workers: usize) -> (usize, DatasetError) {
     within(20, move || {
         let loader = Loader::new(Arc::new(numbers)).unwrap().workers(workers);

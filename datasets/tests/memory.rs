@@ -1,4 +1,4 @@
-//! What small files of very large pictures take. Alone in its process, whose memory is measured.
+//! Memory of small files of very large pictures. Alone in its process, whose memory is measured.
 #![cfg(target_os = "linux")]
 
 use std::fs;

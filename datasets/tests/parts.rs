@@ -262,7 +262,7 @@ fn samples_depend_on_seed_epoch_index_and_copy_alone() {
         if parsed.repeat() == 2 {
             let copies = expected.chunks(2);
             assert!(copies.clone().all(|pair| pair[0].0 == pair[1].0));
-            // Of slender pictures the same part is often taken, since few others fit.
+            // Slender pictures often give the same part, because few others fit.
             let same = copies.filter(|pair| pair[0].1 == pair[1].1).count();
             assert!(same <= 2, "{same}");
         }

@@ -96,8 +96,8 @@ fn computed<M: ImageClassifier>(model: &M, device: &Device) -> Vec<Vec<f32>> {
 /// The largest difference of two results, as a share of the largest value of its tensor.
 fn difference(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f32 {
     assert_eq!(found.len(), expected.len());
-    // What is zero but for rounding errors, such as the gradient of a bias before a normalization,
-    // is measured by the largest gradient of all.
+    // A value that is zero except for rounding errors, such as the gradient of a bias before a
+    // normalization, is compared with the largest gradient of all.
     let largest = |values: &[f32]| {
         values
             .iter()
@@ -171,7 +171,7 @@ fn vision_transformers_are_alike() {
     assert_alike(vit, false);
 }
 
-/// What three steps on every rank leave: the checksum of the parameters, and the losses.
+/// The result of three steps on every rank: the checksum of the parameters, and the losses.
 fn train<M: ImageClassifier>(
     model: M,
     options: ParallelOptions,
@@ -245,7 +245,7 @@ fn options(strategy: Strategy, precision: Precision) -> ParallelOptions {
     ParallelOptions {
         strategy,
         precision,
-        // Of batch normalizations, which follow one rank only so.
+        // Only then do batch normalizations give the results of one rank.
         sync_batch_norm: true,
         ..ParallelOptions::default()
     }
@@ -284,8 +284,8 @@ fn transformers_train_alike_under_every_strategy() {
 
 #[test]
 fn residual_networks_train_alike_under_every_strategy() {
-    // AdamW makes steps of gradients that are nothing but rounding, of which normalizations leave
-    // many; for SGD see `zoo_parallel`.
+    // AdamW turns gradients of pure rounding into steps, and normalizations leave many of them; for
+    // SGD see `zoo_parallel`.
     assert_strategies_agree(wide, 1);
     assert_strategies_agree(resnet, 1);
 }

@@ -144,7 +144,7 @@ fn a_saved_file_is_as_pytorch_wants_it() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// What a file says of itself lies in a hash map, which every process orders in its own way.
+/// A file's metadata lies in a hash map, which every process orders in its own way.
 #[test]
 fn the_same_model_makes_the_same_bytes() {
     let model = csc();
@@ -286,7 +286,7 @@ fn wrappers_and_prefixes_are_found() {
         let keys = model.key_map();
         let loaded = load(model, &path, &keys).unwrap_or_else(|error| panic!("{prefix}: {error}"));
         assert_eq!(state(&loaded), original, "{prefix}");
-        // What stands among the weights is still unexpected.
+        // An unknown tensor among the weights is still unexpected.
         let extra = TensorData::new(vec![1f32], [1]);
         tensors.insert(format!("{prefix}extra.weight"), extra);
         write(&path, &tensors);

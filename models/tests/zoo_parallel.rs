@@ -18,7 +18,7 @@ const SIDE: usize = 16;
 const CLASSES: usize = 4;
 const STEPS: usize = 6;
 
-/// What training leaves.
+/// The result of a training.
 struct Trained {
     checksum: Checksum,
     /// The loss of this rank's images before each step.
@@ -78,8 +78,8 @@ fn train<M: ImageClassifier>(
 
 /// Trains on one rank and on two; gives the losses of one rank, and the mean losses of two.
 ///
-/// A model with running statistics is built anew for every rank, as in processes of their own:
-/// clones would share the statistics.
+/// A model with running statistics is built again for every rank, as in separate processes: clones
+/// would share the statistics.
 #[track_caller]
 fn train_twice<M: ImageClassifier>(build: impl Fn() -> M + Sync) -> (Vec<f32>, Vec<f32>) {
     let (alone, ranks) = train_twice_with(build, 0.02, ParallelOptions::default());
@@ -130,7 +130,7 @@ impl ModuleMapper for Fill {
         param.map(|value| {
             let shape = value.shape();
             let count = shape.num_elements();
-            // Of linear layers the inputs come first. Scales, offsets and biases are around a half.
+            // In linear layers the inputs come first. Scales, offsets and biases are around a half.
             let (middle, inputs) = match D {
                 1 => (0.5, 100),
                 2 => (0.0, shape[0]),

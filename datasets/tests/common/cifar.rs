@@ -57,7 +57,7 @@ pub fn archive_100() -> Archive {
         .also("cifar-100-binary/train.bin", records_100(6))
 }
 
-/// What a `.tar.gz` is to hold.
+/// The contents of a `.tar.gz`.
 #[derive(Default)]
 pub struct Archive {
     files: Vec<(String, Vec<u8>)>,

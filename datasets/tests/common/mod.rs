@@ -1,4 +1,4 @@
-//! What several test programs need.
+//! Shared parts of several test programs.
 
 // Every test program uses a part of it.
 #![allow(dead_code)]

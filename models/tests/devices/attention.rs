@@ -76,8 +76,7 @@ fn gpu_attention_is_that_of_the_definition() {
             let found = run(&tracked, &device, dtype, true);
             let tolerance = match dtype {
                 FloatDType::F16 => 1e-2,
-                // Of a number 16 bits are multiplied on tensor cores, or 11 where Burn's products
-                // are taken.
+                // Tensor cores multiply 16 bits of a number, or 11 if Burn computes the products.
                 _ if asked().as_deref() == Some("cuda") && depth.is_multiple_of(16) => 3e-5,
                 _ if asked().as_deref() == Some("cuda") => 2e-3,
                 _ => 1e-5,

@@ -8,7 +8,7 @@ use crate::EPSILON;
 use crate::check::{close, device, numbers};
 use crate::inputs::{CASE, Case, Inputs};
 
-/// What comes out.
+/// The results.
 pub(crate) struct Outputs {
     y: Vec<f64>,
     pub(crate) mean: Vec<f64>,
@@ -75,7 +75,7 @@ impl Case {
         if !self.channels_last {
             return images;
         }
-        // What is flattened lies in memory in its order.
+        // A flat tensor lies in memory in its order.
         let flat = images.permute([0, 2, 3, 1]).reshape([n * h * w * c]);
         flat.reshape([n, h, w, c]).permute([0, 3, 1, 2])
     }
@@ -281,7 +281,7 @@ fn gpu_batch_norm_lets_no_overflow_pass() {
     assert!(computed.dweight[0].is_nan() && computed.dweight[1].is_finite());
 }
 
-/// What is normalised goes other ways too: it is added to the result, and goes through a ReLU
+/// The normalized tensor goes other ways too: it is added to the result, and goes through a ReLU
 /// before or after that. However its gradients meet, they are added up.
 #[test]
 fn gpu_batch_norm_adds_up_what_goes_several_ways() {
@@ -289,7 +289,7 @@ fn gpu_batch_norm_adds_up_what_goes_several_ways() {
         return;
     };
     let halves = device.supports_dtype(FloatDType::F16);
-    // More vectors than units have one of each, and no multiple of those that they have.
+    // More vectors than units have one of each, and no multiple of the vectors that they have.
     let large = |batch: usize| [batch, 64, 33, 63];
     for (shape, dtype, recompute) in [
         ([3, 8, 5, 7], FloatDType::F32, false),

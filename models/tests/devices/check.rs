@@ -31,7 +31,7 @@ pub(crate) fn close(what: &str, expected: &[f64], computed: &[f64], tolerance: f
     let largest = expected.iter().fold(1e-6f64, |most, v| most.max(v.abs()));
     for (place, (expected, computed)) in expected.iter().zip(computed).enumerate() {
         let error = (expected - computed).abs() / largest;
-        // Also where it is no number.
+        // NaN fails too.
         assert!(
             !(error > tolerance || error.is_nan()),
             "{what}, {place}: {computed}, not {expected}"

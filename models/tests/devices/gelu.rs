@@ -41,7 +41,7 @@ fn gpu_gelu_is_that_of_the_definition() {
                 ..CASE
             };
             let mut inputs = case.inputs();
-            // Where nothing or all is below.
+            // Far out, where nothing or everything is below.
             inputs
                 .x
                 .iter_mut()

@@ -1,4 +1,4 @@
-//! What goes into the operations: random numbers around a mean, of a precision.
+//! Inputs of operations: random numbers around a mean, of a precision.
 
 use burn::tensor::{Device, FloatDType, Tensor};
 
@@ -26,7 +26,7 @@ pub(crate) const CASE: Case = Case {
     recompute: false,
 };
 
-/// What goes in, \[batch, channels, height, width\], and \[channels\].
+/// The inputs, \[batch, channels, height, width\], and \[channels\].
 pub(crate) struct Inputs {
     pub(crate) x: Vec<f32>,
     pub(crate) dy: Vec<f32>,

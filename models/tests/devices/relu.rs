@@ -1,4 +1,4 @@
-//! ReLU, alone and of a sum, with what it does to numbers at zero and to what is no number.
+//! ReLU, alone and of a sum, also of zero and NaN.
 
 use burn::tensor::{Device, FloatDType, Tensor};
 use kernels::gpu::{add_relu, relu};

@@ -70,7 +70,7 @@ fn gpu_softmax_is_that_of_the_definition() {
             let what = format!("{size:?} in {dtype:?} around {mean}");
             close(&what, &expected[0], &numbers(out), tolerance);
             let exact = dtype != FloatDType::F16 && size[1] > 1;
-            // What is left of one column is nothing but rounding errors, and f16 rounds the shares.
+            // Only rounding errors remain of one column, and f16 rounds the shares.
             if exact {
                 close(
                     &format!("gradient of {what}"),

@@ -1,4 +1,4 @@
-//! How far from PyTorch's a result may be, and a table of those that are farther.
+//! The tolerance from PyTorch's results, and a table of results outside of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,7 +125,7 @@ impl<'a> Tolerances<'a> {
         }
     }
 
-    /// What was imported is exported again, bit for bit.
+    /// Imported weights are exported again, bit for bit.
     pub fn same(&self, table: &mut Table, kind: &str, found: &BTreeMap<String, Vec<f32>>) {
         for (key, found, expected) in self.pairs(kind, found) {
             table.compare(format!("{kind}/{key}"), found, expected, |_| {
@@ -202,7 +202,7 @@ impl<'a> Tolerances<'a> {
         gradient[element].abs() > NOISE * floor
     }
 
-    /// Tensors found and expected, of which there must be the same.
+    /// Pairs of found and expected tensors, which must be the same tensors.
     fn pairs<'b>(
         &'b self,
         kind: &str,

@@ -1,4 +1,4 @@
-//! What the commands of a page find in their folder: images, and data sets that are not downloaded.
+//! Files in the folder of a page's commands: images, and data sets that are not downloaded.
 
 use std::path::Path;
 

@@ -59,7 +59,7 @@ fn every_fence_runs_or_says_why_not() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// What is wrong with the tags of a block.
+/// The error in the tags of a block.
 fn fault(fence: &Fence) -> Option<String> {
     let tags: Vec<&str> = fence.tags.iter().map(String::as_str).collect();
     let excused = fence.before.lines().last().is_some_and(|line| {

@@ -66,13 +66,13 @@ impl Page {
         self.fences.iter().filter(wanted)
     }
 
-    /// Where a fence stands.
+    /// The place of a fence.
     pub fn place(&self, fence: &Fence) -> String {
         format!("{}:{}", self.name, fence.line)
     }
 }
 
-/// The fences of a text. Those of lists may be indented.
+/// The fences of a text. Fences in lists may be indented.
 fn fences(text: &str) -> Vec<Fence> {
     let mut found: Vec<Fence> = Vec::new();
     let mut open: Option<(usize, String)> = None;
