@@ -1,5 +1,5 @@
-//! `Parallel` on a GPU: the same tests as in host memory. The GPU is wgpu's, in software where
-//! there is no other, or what `BURN_DIST_TEST_DEVICE` names; docs/internals/soft-cuda.md.
+//! `Parallel` on a GPU: the same tests as in host memory. The GPU is wgpu's, in software if there
+//! is no other, or the one that `BURN_DIST_TEST_DEVICE` names (docs/internals/soft-cuda.md).
 #![cfg(any(feature = "wgpu", feature = "cuda"))]
 
 use std::sync::OnceLock;

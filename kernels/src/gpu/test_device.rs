@@ -1,5 +1,5 @@
-//! The device for tests of tensor-core kernels. They run if `BURN_DIST_TEST_DEVICE` asks for CUDA,
-//! as the run on CUDA in software does; docs/gpu.md.
+//! The device for tests of tensor-core kernels. They run only if `BURN_DIST_TEST_DEVICE` is `cuda`,
+//! for example on CUDA in software (docs/internals/soft-cuda.md).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,5 +1,5 @@
-//! Operations that are written for GPUs against the same in f64. A GPU is wgpu's, in software where
-//! there is no other, or what `BURN_DIST_TEST_DEVICE` names; docs/internals/soft-cuda.md.
+//! Compares operations for GPUs with the same in f64. The GPU is wgpu's, in software if there is no
+//! other, or the one that `BURN_DIST_TEST_DEVICE` names (docs/internals/soft-cuda.md).
 #![cfg(any(feature = "wgpu", feature = "cuda"))]
 
 mod attention;

@@ -4,9 +4,9 @@
 //! pixels.
 //!
 //! Otherwise an SM reads and writes its copies nine times, which takes its shared memory longer
-//! than tensor cores compute (measured: docs/gpu.md). Eight adjacent pixels are the rows of a
-//! matrix that `wgmma` reads at once. They may begin at any pixel, as long as nothing is swizzled
-//! ("Shared Memory Matrix Layout" of the PTX ISA).
+//! than tensor cores compute, as measured. Eight adjacent pixels are the rows of a matrix that
+//! `wgmma` reads at once. They may begin at any pixel, as long as nothing is swizzled ("Shared
+//! Memory Matrix Layout" of the PTX ISA).
 
 use cubecl::prelude::*;
 

@@ -1,5 +1,5 @@
-//! Compares every tile with a reference in f64, on CUDA: if `BURN_DIST_TEST_DEVICE` asks for it, as
-//! the run on CUDA in software does; docs/gpu.md.
+//! Compares every tile with a reference in f64, if `BURN_DIST_TEST_DEVICE` is `cuda`, for example
+//! on CUDA in software (docs/internals/soft-cuda.md).
 
 use burn::backend::Cube;
 use burn::tensor::{Device, FloatDType, Gradients, Tensor};
