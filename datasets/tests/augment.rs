@@ -1,4 +1,4 @@
-//! Augmentation through the loader: what a sample looks like depends on (seed, epoch, index) alone.
+//! Augmentation through the loader: a sample depends on (seed, epoch, index) alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,12 +55,12 @@ impl Dataset for Noise {
     }
 }
 
-/// The loader's output for one image of the data set.
+/// A loader's output for one image of the data set.
 #[derive(Debug, Clone, PartialEq)]
 struct Sample {
     pixels: Vec<f32>,
     label: i32,
-    /// Second label and weight of the first.
+    /// Second label, and weight of the first.
     mixed: Option<(i32, f32)>,
 }
 
@@ -210,7 +210,7 @@ fn memory_of_mixed_batches_serves_batches_of_any_kind() {
         batches.recycle(batch);
     }
     assert_eq!(found, expected);
-    // The spare batch was mixed; the batch of an evaluation is not.
+    // The recycled batch was mixed; an evaluation's is not.
     let evaluation = EvalSampler::new(IMAGES, 6, 0, 1).unwrap().epoch();
     let first = mixing.iter(evaluation).next().unwrap().unwrap();
     assert_eq!(first.mixed, None);

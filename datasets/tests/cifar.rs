@@ -1,4 +1,4 @@
-//! CIFAR archives: real ones where `BURN_DIST_DATA` names a folder with `cifar-100/`, and made-up
+//! CIFAR archives: real ones if `BURN_DIST_DATA` names a folder with `cifar-100/`, and artificial
 //! ones, whole and damaged in many ways.
 
 mod common;
@@ -75,7 +75,7 @@ fn the_real_set_is_whole_and_opens_at_once_the_second_time() {
         .for_each(|&label| per_class[label as usize] += 1);
     assert_eq!(per_class, [100; 100]);
 
-    // The statistics by which a loader normalises are those of the pixels.
+    // The loader's normalization uses the statistics of the pixels.
     let normalization = train.normalization();
     let mut sums = [0.0f64; 3];
     for index in (0..train.len()).step_by(4) {
@@ -138,7 +138,7 @@ fn fine_and_coarse_labels_are_told_apart() {
     );
 }
 
-/// The archive is replaced by rubbish of the same size and time: nobody looks at it again.
+/// The archive is replaced by other bytes of the same size and time; it is not read again.
 #[test]
 fn the_second_open_does_not_read_the_archive() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ fn the_second_open_does_not_read_the_archive() {
     }
     assert_eq!(entries(&dir.path().join(".burn-dist")), caches);
 
-    // But a changed archive is not taken for the old one.
+    // A changed archive is not taken for the old one.
     rubbish
         .set_modified(modified + Duration::from_secs(1))
         .unwrap();
@@ -193,7 +193,7 @@ fn a_cache_from_which_something_was_taken_is_made_anew() {
     assert_eq!(open().unwrap().len(), 6);
 }
 
-/// The archive is not to blame for what happened to its copy.
+/// The error must not blame the archive for damage to its copy.
 #[test]
 fn a_damaged_cache_is_named_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,7 +220,7 @@ fn a_damaged_cache_is_named_with_what_to_do() {
     assert_eq!(first_labels(&open().unwrap(), 6), right);
 }
 
-/// Runs in a process of its own, see below.
+/// Runs in a separate process, see below.
 #[test]
 fn child_opens() {
     let Some(dir) = env::var_os("CIFAR_CHILD") else {
@@ -257,7 +257,7 @@ fn what_a_killed_process_unpacked_is_removed() {
         child.wait().unwrap();
         parts()
     };
-    // Unless it was done before.
+    // Unless it had finished before.
     assert!((0..20).any(|_| kill_half_way() == 1));
 
     let set = Cifar100::open(dir.path(), Split::Train, Fine).unwrap();
@@ -291,7 +291,7 @@ fn of_several_processes_one_unpacks_and_the_others_wait() {
         .collect();
     assert_eq!(folder.len(), 1, "{caches:?}");
 
-    // While somebody holds the lock, nobody else unpacks.
+    // While another process holds the lock, nobody else unpacks.
     let folder = root.join(folder[0]);
     fs::remove_dir_all(&folder).unwrap();
     let lock_path = root.join(format!(".{}.lock", folder.file_name().unwrap().display()));
@@ -316,7 +316,7 @@ fn of_several_processes_one_unpacks_and_the_others_wait() {
     assert!(folder.join("train.bin").exists());
 }
 
-/// Data are often where nothing can be written.
+/// Data often lies in a folder that cannot be written to.
 #[cfg(unix)]
 #[test]
 fn the_cache_goes_where_it_can_be_written() {
@@ -356,7 +356,7 @@ fn the_cache_goes_where_it_can_be_written() {
     assert_eq!(entries(&last).len(), 1);
     assert!(open().0);
 
-    // A file that others may have put there is not trusted.
+    // Files that others may have put there are not trusted.
     fs::set_permissions(&last, fs::Permissions::from_mode(0o777)).unwrap();
     let (opened, said) = open();
     assert!(!opened && said.contains("others can write to it"), "{said}");
@@ -389,14 +389,14 @@ fn what_is_missing_is_named() {
     Cifar10::open(dir.path(), Split::Test).unwrap();
 }
 
-/// The error of opening an archive.
+/// Returns the error from opening an archive.
 fn refused(archive: &Archive) -> DatasetError {
     let dir = tempfile::tempdir().unwrap();
     archive.write(&dir.path().join("cifar-100-binary.tar.gz"));
     Cifar100::open(dir.path(), Split::Train, Fine).unwrap_err()
 }
 
-/// The kind of what is wrong with a file that was unpacked, and where, if that is known.
+/// Returns the kind of an unpacked file's damage, and its place if known.
 fn damage(error: &DatasetError) -> (&'static str, Option<u64>) {
     let DatasetError::Unpacked { damage, .. } = error else {
         panic!("{error}");
@@ -493,7 +493,7 @@ fn every_cut_of_an_archive_is_noticed() {
     assert!(left.iter().all(|name| name.ends_with(".lock")), "{left:?}");
 }
 
-/// The tar inside ends early, though gzip is whole.
+/// The tar inside ends early, though gzip is complete.
 #[test]
 fn a_cut_inside_the_compression_is_noticed() {
     let tar = archive_100().tar();
@@ -553,7 +553,7 @@ fn archives_of_something_else_are_refused() {
     }
 }
 
-/// Paths in the archive lead nowhere but to the expected names.
+/// Paths in the archive only lead to the expected names.
 #[test]
 fn nothing_is_written_outside_the_cache() {
     let outer = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The built-in digits must need more than a linear model, and be learnable at all.
+//! Checks that the built-in digits need more than a linear model, and that models can learn them.
 
 use datasets::{Dataset, Digits, Split};
 

@@ -1,4 +1,4 @@
-//! Downloads from a server of our own that fails in all the ways in which servers fail.
+//! Downloads from a test server with all kinds of server failures.
 
 mod common;
 
@@ -17,11 +17,11 @@ use datasets::{
 use flate2::{Compression, write::GzEncoder};
 use sha2::{Digest, Sha256};
 
-/// One request as the server saw it.
+/// A request as received by the server.
 #[derive(Debug, Clone, PartialEq)]
 struct Request {
     path: String,
-    /// The start of the answer, from a `Range` header.
+    /// Start of the requested range in the `Range` header.
     from: Option<usize>,
 }
 
@@ -59,7 +59,7 @@ impl Server {
                         return;
                     };
                     log.lock().unwrap().push(request.clone());
-                    // The client may hang up at any time, which is part of some tests.
+                    // The client may hang up at any time; some tests do.
                     let _ = answer(&request, &mut stream);
                 });
             }
@@ -117,7 +117,7 @@ fn send(stream: &mut TcpStream, head: &str, announced: usize, body: &[u8]) -> st
     stream.write_all(body)
 }
 
-/// The answer of a well-behaved server.
+/// Answers like a correct server.
 fn serve(stored: &[u8], request: &Request, stream: &mut TcpStream) -> std::io::Result<()> {
     match request.from {
         None => send(stream, "200 OK", stored.len(), stored),
@@ -136,7 +136,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Content that hardly shrinks.
+/// Returns content that hardly compresses.
 fn content(len: usize) -> Vec<u8> {
     let mut state = 1u32;
     let mut next = || {
@@ -159,7 +159,7 @@ fn remote(name: &'static str, content: &[u8]) -> RemoteFile {
     }
 }
 
-/// As published where the stored bytes have a checksum.
+/// Returns a file whose stored bytes have a published checksum.
 fn remote_stored(name: &'static str, stored: &[u8]) -> RemoteFile {
     RemoteFile {
         form: Form::Stored,
@@ -176,7 +176,7 @@ fn downloader(mirrors: &[String]) -> Downloader {
     downloader
 }
 
-/// The part of `images.gz` on this host so far.
+/// Returns the partial download of `images.gz` of this host.
 fn part(dir: &Path) -> PathBuf {
     let host = rustix::system::uname()
         .nodename()
@@ -195,7 +195,7 @@ fn entries(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The mirrors' answers, after checking that nothing got the final name.
+/// Returns the mirrors' answers, after checking that no file has the final name.
 fn refused(result: Result<(), DatasetError>, dir: &Path, name: &str) -> String {
     let error = result.unwrap_err();
     assert!(!dir.join(name).exists());
@@ -535,7 +535,7 @@ fn an_archive_is_fetched_resumed_and_opened() {
     assert_eq!(Cifar100::missing(dir.path()), []);
 }
 
-/// The same content in another wrapper is not what was published.
+/// The same content in another container is not the published file.
 #[test]
 fn stored_bytes_are_compared_where_they_are_published() {
     let content = content(20_000);

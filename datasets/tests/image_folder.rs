@@ -1,4 +1,4 @@
-//! Folders of images made here, in every format and with everything that can be wrong with them.
+//! Folders of generated images, in every format and with all kinds of errors.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use image::{DynamicImage, ImageEncoder, ImageFormat, Rgb, RgbImage};
 
 const RED: Rgb<u8> = Rgb([200, 30, 10]);
 
-/// A picture of one colour.
+/// Returns a picture of one colour.
 fn plain(color: Rgb<u8>) -> DynamicImage {
     RgbImage::from_pixel(40, 30, color).into()
 }
@@ -24,7 +24,7 @@ fn grey(value: u8) -> DynamicImage {
     plain(Rgb([value; 3])).into_luma8().into()
 }
 
-/// Writes a picture; the ending of its name tells the format.
+/// Writes a picture in the format of its extension.
 fn write(path: PathBuf, picture: &DynamicImage) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     picture.save(path).unwrap();
@@ -50,7 +50,7 @@ fn read(set: &ImageFolder, index: usize) -> (u32, Vec<u8>) {
     (label, image)
 }
 
-/// The bytes of a set with one picture, which the file at `name` holds.
+/// Returns the bytes of a set with one picture, stored in the file `name`.
 fn only(name: &str, content: &[u8], options: &ImageFolderOptions) -> Vec<u8> {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("class").join(name);
@@ -120,7 +120,7 @@ const FORMATS: [ImageFormat; 6] = [
 #[test]
 fn every_format_is_decoded() {
     for format in FORMATS {
-        // Which ending the name has does not matter, the content does.
+        // The content decides, not the extension.
         let bytes = only("picture.jpg", &encoded(&plain(RED), format), &options(16));
         assert!(near(&bytes, RED.0, 3), "{format:?}: {:?}", &bytes[..3]);
     }
@@ -143,7 +143,7 @@ fn every_format_is_decoded() {
     assert!(near(&bytes, RED.0, 0));
 }
 
-/// Printers' colours, as Pillow writes them: 0, 200, 220, 40 of 255.
+/// CMYK as Pillow writes it: 0, 200, 220, 40 of 255.
 #[test]
 fn cmyk_becomes_rgb() {
     let bytes = only("cmyk.jpg", include_bytes!("fixtures/cmyk.jpg"), &options(8));
@@ -182,7 +182,7 @@ fn transparent_images_are_laid_over_black() {
     assert!(bytes.iter().all(|byte| byte.abs_diff(value / 5) <= 1));
 }
 
-/// 60x20: the left third is red, the middle green, the right blue.
+/// Returns a picture of 60x20: the left third is red, the middle green, the right blue.
 fn thirds() -> RgbImage {
     RgbImage::from_fn(60, 20, |x, _| {
         let mut color = Rgb([0; 3]);
@@ -202,14 +202,14 @@ fn the_centre_is_cut_out_after_scaling_the_shorter_side() {
     let tall: DynamicImage = DynamicImage::from(thirds()).rotate90();
     let bytes = only("tall.png", &encoded(&tall, ImageFormat::Png), &options(20));
     assert!(near(&bytes, [0, 240, 0], 0));
-    // Scaled to 30x10, so the middle is 10 wide; the filter mixes in the neighbours.
+    // Scaled to 30x10, whose middle is 10 wide; the filter mixes in the neighbours.
     let bytes = only(
         "wide.png",
         &encoded(&thirds().into(), ImageFormat::Png),
         &options(10),
     );
     assert!(bytes[100..200].iter().all(|&byte| byte >= 200), "{bytes:?}");
-    // Scaled to 90x30, from which 20 are cut: nothing but green.
+    // Scaled to 90x30, from which 20 are cropped: only green.
     let mut larger = options(20);
     larger.resize = Some(30);
     let bytes = only(
@@ -236,7 +236,8 @@ fn reducing_does_not_alias() {
     );
 }
 
-/// torchvision's `Resize(20)` (antialiased, bilinear) and `CenterCrop(16)` of a gradient.
+/// Expected values are from torchvision's `Resize(20)` (antialiased, bilinear) and `CenterCrop(16)`
+/// of a gradient.
 #[test]
 fn sizes_are_rounded_as_torchvision_does() {
     let gradient = RgbImage::from_fn(53, 37, |x, y| Rgb([(4 * x) as u8, (6 * y) as u8, 128]));
@@ -267,9 +268,9 @@ const TORCHVISION_COLUMN: [u8; 16] = [
 
 #[test]
 fn photographs_are_turned_upright() {
-    // Exif with one entry: orientation 6, to be turned by 90 degrees clockwise.
+    // Exif with one entry: orientation 6, which turns the image by 90 degrees clockwise.
     let exif = b"MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0";
-    // Left half red; upright, it is the upper half.
+    // The left half is red; after the rotation, it is the upper half.
     let halves = RgbImage::from_fn(32, 32, |x, _| if x < 16 { RED } else { Rgb([0; 3]) });
     let mut bytes = Vec::new();
     let mut encoder = JpegEncoder::new_with_quality(&mut bytes, 95);
@@ -309,7 +310,7 @@ fn a_fraction_is_kept_for_validation() {
     assert_eq!(test, paths(Split::Test, &kept));
     kept.seed = 1;
     assert_ne!(test, paths(Split::Test, &kept));
-    // Nothing kept: everything is for training, and there is nothing else.
+    // Nothing is kept for validation: all images are for training.
     assert_eq!(paths(Split::Train, &options(4)).len(), 28);
     let error = ImageFolder::open(root.path(), Split::Test, &options(4)).unwrap_err();
     assert!(
@@ -388,7 +389,7 @@ fn everything_unusable_is_reported_at_once() {
     assert_eq!(message.lines().count(), 12, "{message}");
 }
 
-/// Found at once, in files that are read whole and in files that are read in part.
+/// Found at once, both in files that are read whole and in those of which a part is read.
 #[test]
 fn every_format_has_its_end() {
     for side in [8, 150] {
@@ -400,7 +401,8 @@ fn every_format_has_its_end() {
             fs::create_dir(root.path().join("a")).unwrap();
             fs::write(&path, &whole).unwrap();
             open(root.path(), Split::Train, &options(8));
-            // The last four bytes of a PNG are the checksum of an empty chunk; no reader needs them.
+            // The last four bytes of a PNG are the checksum of an empty chunk; no reader needs
+            // them.
             let least = if format == ImageFormat::Png { 5 } else { 1 };
             for lacks in [least, 20, whole.len() / 2] {
                 fs::write(&path, &whole[..whole.len() - lacks]).unwrap();
@@ -414,7 +416,7 @@ fn every_format_has_its_end() {
     }
 }
 
-/// Which of them is white, no file tells.
+/// No file says which value is white.
 #[test]
 fn floating_point_pixels_are_refused() {
     let root = tempfile::tempdir().unwrap();
@@ -427,7 +429,7 @@ fn floating_point_pixels_are_refused() {
     );
 }
 
-/// The lines of the log.
+/// Log output.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<u8>>>);
 
@@ -442,7 +444,7 @@ impl Write for Told {
 }
 
 impl Told {
-    /// The lines that `work` makes in the log.
+    /// Returns the log lines of `work`.
     fn during(work: impl FnOnce()) -> Vec<String> {
         let told = Told::default();
         let writer = told.clone();
@@ -490,7 +492,7 @@ fn files_that_are_not_called_images_are_left_out() {
         assert!(told[0].contains(part), "{part}: {told:?}");
     }
 
-    // A class may not consist of them.
+    // A class may not consist of them alone.
     fs::create_dir(root.path().join("c")).unwrap();
     put("c/only.gif");
     let error = refused(root.path(), &options(8)).to_string();
@@ -499,7 +501,8 @@ fn files_that_are_not_called_images_are_left_out() {
     }
 }
 
-/// Headers can be right where pixels are not: found on request, or named when they are read.
+/// Headers can be right with damaged pixels: found on request, or reported when the pixels are
+/// read.
 #[test]
 fn damaged_pixels_are_named() {
     let root = tempfile::tempdir().unwrap();
@@ -527,7 +530,7 @@ fn damaged_pixels_are_named() {
     assert!(error.to_string().contains("damaged.png"), "{error}");
 }
 
-/// Long notes before the pixels, and whatever may follow them, are no damage.
+/// Long metadata before the pixels, and any data after them, are no damage.
 #[test]
 fn long_headers_and_tails_are_read() {
     let mut bytes = Vec::new();
@@ -549,7 +552,7 @@ fn long_headers_and_tails_are_read() {
     assert!(error.to_string().contains("truncated"), "{error}");
 }
 
-/// A small file may promise more pixels than there is memory.
+/// A small file may claim more pixels than fit into memory.
 #[test]
 fn bombs_are_refused() {
     let root = tempfile::tempdir().unwrap();
@@ -567,7 +570,7 @@ fn bombs_are_refused() {
     }
 }
 
-/// A decoder copies a colour profile out of the segments that it is cut into.
+/// A decoder assembles a colour profile from its segments in a copy.
 #[test]
 fn a_photo_that_is_all_profile_is_refused() {
     let root = tempfile::tempdir().unwrap();
@@ -664,7 +667,7 @@ fn folders_that_do_not_fit_are_named() {
     open(root.path(), Split::Train, &both);
 }
 
-/// The number of training images and that of images for evaluation, or what is wrong with these.
+/// Returns the number of training images and that of evaluation images, or the latter's error.
 fn parts(root: &Path, validation: Option<f64>) -> (usize, Result<usize, String>) {
     let mut options = options(8);
     options.validation = validation;
@@ -694,7 +697,7 @@ fn the_folder_for_evaluation_has_several_names() {
         let starts = format!("{}: there are validation images, and", folder.display());
         assert!(both.starts_with(&starts), "{both}");
         if name == "test" {
-            // Validation images go first.
+            // A folder for validation takes precedence.
             write(root.path().join("valid/a/1.png"), &plain(RED));
             assert_eq!(parts(root.path(), None), (3, Ok(1)));
         }
@@ -717,7 +720,7 @@ fn the_folder_for_evaluation_has_several_names() {
     );
 }
 
-/// ImageNet's `test` is without labels.
+/// ImageNet's `test` has no labels.
 #[test]
 fn images_without_classes_are_for_nothing() {
     for name in ["test", "val"] {
@@ -734,7 +737,7 @@ fn images_without_classes_are_for_nothing() {
         let starts = format!("{}: it contains no class folders", folder.display());
         assert!(test.starts_with(&starts), "{test}");
         assert!(test.contains("set data.validation"), "{test}");
-        // Nobody needs them here.
+        // They are not needed here.
         assert_eq!(parts(root.path(), Some(0.25)), (3, Ok(1)));
         if name == "test" {
             write(root.path().join("val/a/1.png"), &plain(RED));
@@ -743,7 +746,7 @@ fn images_without_classes_are_for_nothing() {
     }
 }
 
-/// A folder `train` with pictures directly in it shows trains.
+/// A folder `train` with pictures directly in it contains trains.
 #[test]
 fn train_may_be_a_class() {
     let root = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! JPEGs with every sampling of their components: decoded as they are, or refused by name.
+//! JPEGs with every sampling of their components: decoded correctly, or refused by name.
 //!
-//! The pictures are made here of flat blocks, so that it is known what they show. That libjpeg
-//! decodes all of them that are valid to the same was tried with Pillow.
+//! The pictures are made here from flat blocks, so that their content is known. libjpeg, through
+//! Pillow, decodes all valid ones to the same pixels.
 
 use std::fs;
 use std::path::Path;
@@ -25,8 +25,8 @@ fn most(factors: &[Factors]) -> Factors {
     [0, 1].map(|side| factors.iter().map(|both| both[side]).max().unwrap())
 }
 
-/// The value of component `component` in the block that begins at a pixel: luma rises to the right,
-/// the chromas downwards and towards the lower right corner.
+/// Returns the value of component `component` in the block that begins at a pixel: luma rises to
+/// the right, the chromas downwards and towards the lower right corner.
 fn value(component: usize, x: usize, y: usize) -> i32 {
     let (x, y, side) = (x as i32, y as i32, SIDE as i32);
     match component {
@@ -37,7 +37,7 @@ fn value(component: usize, x: usize, y: usize) -> i32 {
     }
 }
 
-/// The picture, as the standard says.
+/// Returns the picture according to the standard.
 fn expected(factors: &[Factors]) -> Vec<u8> {
     let most = most(factors);
     let mut planes = vec![0; 3 * SIDE * SIDE];
@@ -87,7 +87,7 @@ impl Bits {
         }
     }
 
-    /// A difference of means, by a code of four bits for its length.
+    /// Writes a difference of means with a code of four bits for its length.
     fn difference(&mut self, difference: i32) {
         let length = 32 - difference.unsigned_abs().leading_zeros();
         self.put(length, 4);
@@ -153,7 +153,7 @@ fn jpeg(factors: &[Factors], mode: Mode) -> Vec<u8> {
         let [h, v] = factors[number];
         value(number, x * 8 * most_h / h, y * 8 * most_v / v)
     };
-    // A scan for one component codes only blocks with pixels.
+    // A scan for a single component only has blocks with pixels.
     let alone = |number: usize, with_means: bool, with_rest: bool| {
         let [h, v] = factors[number];
         let blocks = |factor: usize, most: usize| (SIDE * factor).div_ceil(most).div_ceil(8);
@@ -212,7 +212,7 @@ fn jpeg(factors: &[Factors], mode: Mode) -> Vec<u8> {
     file
 }
 
-/// Mean difference of what is decoded, or why it is refused.
+/// Returns the mean difference of the decoded picture, or the error.
 fn decoded(path: &Path, factors: &[Factors], mode: Mode) -> Result<f64, DatasetError> {
     fs::write(path, jpeg(factors, mode)).unwrap();
     let shape = ImageShape {
@@ -238,7 +238,7 @@ fn every_sampling_is_decoded_rightly_or_refused_by_name() {
     let (mut right, mut refused) = (0, 0);
     for luma in factors() {
         for blue in factors() {
-            // Others only cost time: the chromas are treated alike.
+            // Others only cost time, because the chromas are treated alike.
             for red in factors().filter(|red| *red == blue || [red[0], blue[0]] == [1, 2]) {
                 for mode in [Mode::Baseline, Mode::Apart, Mode::Progressive] {
                     let factors = [luma, blue, red];
@@ -276,7 +276,7 @@ fn the_usual_samplings_are_decoded() {
     }
 }
 
-/// Already when a folder is opened, and not hours later; and not as something that is damaged.
+/// Reported when the folder is opened, not hours later; and not as damage.
 #[test]
 fn what_is_not_supported_is_told_by_its_name() {
     let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A loader's batches: order, content, errors and what happens when nobody wants them any more.
+//! A loader's batches: order, content, errors, and early drops of the iterator.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -10,7 +10,7 @@ use datasets::{
     Split, TrainSampler,
 };
 
-/// Ends the test when `work` hangs.
+/// Ends the test if `work` hangs.
 fn within<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     let thread = thread::spawn(move || sender.send(work()).ok());
@@ -23,7 +23,7 @@ fn within<T: Send + 'static>(seconds: u64, work: impl FnOnce() -> T + Send + 'st
     }
 }
 
-/// Images of 2x3 whose bytes are their index; tests can make it misbehave.
+/// Images of 2x3 whose bytes are their index; can be told to fail.
 #[derive(Default)]
 struct Numbers {
     reads: AtomicUsize,
@@ -83,7 +83,7 @@ impl Dataset for Numbers {
     }
 }
 
-/// All 100 images in order, ten batches of ten.
+/// Returns all 100 images in order, in ten batches of ten.
 fn in_order() -> Epoch {
     TrainSampler::new(100, 10, 10, 0, 1, 0)
         .unwrap()
@@ -153,7 +153,7 @@ fn workers_and_ranks_change_nothing() {
             })
             .collect();
         assert!(joined.into_iter().eq(&expected));
-        // A resumed epoch goes on with the same images.
+        // A resumed epoch continues with the same images.
         let resumed = collect(&loader(2), sampler(0, 1).epoch(2).from_step(5));
         assert_eq!(resumed, expected[30..]);
     });
@@ -180,7 +180,7 @@ fn training_is_augmented_anew_in_every_epoch_and_evaluation_never() {
     });
 }
 
-/// The output of the iterator until it ends: the number of good batches and the error after them.
+/// Returns the number of good batches and the error after them.
 fn until_error(numbers: Numbers, workers: usize) -> (usize, DatasetError) {
     within(20, move || {
         let loader = Loader::new(Arc::new(numbers)).unwrap().workers(workers);

@@ -1,4 +1,5 @@
-//! Memory of small files of very large pictures. Alone in its process, whose memory is measured.
+//! Memory for small files of very large pictures. The only test of its process, whose memory it
+//! measures.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -26,7 +27,7 @@ fn chunk(name: &[u8; 4], content: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// Writes a transparent square in PNG, in which no byte is kept that is not written.
+/// Writes a transparent square as PNG; zeros are not kept in memory.
 fn transparent(path: &Path, side: u32) {
     let mut pixels = ZlibEncoder::new(Vec::new(), Compression::fast());
     let row = vec![0; 1 + 4 * side as usize];
@@ -50,7 +51,7 @@ fn transparent(path: &Path, side: u32) {
     fs::write(path, file).unwrap();
 }
 
-/// Writes a red pixel in PNG with a colour profile of that many zeros.
+/// Writes a red pixel as PNG with a colour profile of that many MiB of zeros.
 fn with_profile(path: &Path, mib: u64) {
     let mut profile = ZlibEncoder::new(b"zeros\0\0".to_vec(), Compression::fast());
     let zeros = vec![0; MIB as usize];
@@ -70,7 +71,7 @@ fn with_profile(path: &Path, mib: u64) {
     fs::write(path, file).unwrap();
 }
 
-/// Most memory that the process has had.
+/// Returns the peak memory of the process.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -92,8 +93,8 @@ fn all_threads_decode_within_one_budget() {
     fs::create_dir(&class).unwrap();
     let (large, huge) = (class.join("large.png"), class.join("huge.png"));
 
-    // A profile is not what is learned from: however large it is, the picture is read, and takes no
-    // memory for it.
+    // A profile is not used: a picture with a profile of any size is read, without memory for the
+    // profile.
     let profile = root.path().join("profile.png");
     with_profile(&profile, 400);
     let before = peak();
@@ -135,7 +136,7 @@ fn all_threads_decode_within_one_budget() {
         taken / MIB
     );
 
-    // More than there is for all: refused when the folder is opened.
+    // More than the total limit: refused when the folder is opened.
     transparent(&huge, 9000);
     let options = ImageFolderOptions::new(8);
     let error = ImageFolder::open(root.path(), Split::Train, &options).unwrap_err();

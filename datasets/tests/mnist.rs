@@ -1,4 +1,4 @@
-//! The real MNIST, where the environment variable `BURN_DIST_DATA` names a folder with `mnist/`.
+//! The real MNIST, if the environment variable `BURN_DIST_DATA` names a folder with `mnist/`.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 fn folder() -> Option<PathBuf> {
     let folder = env::var_os("BURN_DIST_DATA").map(|data| PathBuf::from(data).join("mnist"));
     if folder.is_none() {
-        // Not through `eprintln!`, which the test harness hides when a test passes.
+        // The test harness hides `eprintln!` of passing tests.
         let _ = writeln!(
             std::io::stderr(),
             "SKIPPED: set BURN_DIST_DATA to a folder that has mnist/ to test on real MNIST"

@@ -1,5 +1,5 @@
-//! `resized-crop` takes its parts from the whole pictures in a folder, as torchvision's
-//! `RandomResizedCrop` does, and not from what is cut out of them for evaluation.
+//! Checks that `resized-crop` crops from the whole pictures in a folder, like torchvision's
+//! `RandomResizedCrop`, and not from the crops for evaluation.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn open(root: &Path, change: impl FnOnce(&mut ImageFolderOptions)) -> Arc<ImageF
     Arc::new(ImageFolder::open(root, Split::Train, &options).unwrap())
 }
 
-/// A picture in which nearly every pixel differs from its neighbours.
+/// Returns a picture in which nearly every pixel differs from its neighbours.
 fn rough(height: u32, width: u32, offset: u32) -> GrayImage {
     GrayImage::from_fn(width, height, |x, y| {
         Luma([((x * x * 7 + y * y * 13 + x * y * 5 + offset) % 256) as u8])
@@ -42,8 +42,8 @@ fn area([top, left, height, width]: [usize; 4]) -> Area {
     }
 }
 
-/// Pillow 13, which torchvision's transforms of pictures use:
-/// `picture.crop(...).resize((8, 8), BILINEAR)`. Pixels around the part have no say: with
+/// Expected values from Pillow 13, which torchvision uses for pictures:
+/// `picture.crop(...).resize((8, 8), BILINEAR)`. Pixels around the crop have no influence; with
 /// `resize(..., box=...)`, where they do, these values differ by 10 to 68.
 const BY_PILLOW: [([usize; 4], [[u8; 8]; 8]); 5] = [
     (
@@ -111,8 +111,7 @@ fn parts_are_scaled_as_torchvision_scales_them() {
         &image::DynamicImage::from(picture).into_rgb8(),
     );
     for (color, channels) in [(Color::Rgb, 3), (Color::Grey, 1)] {
-        // As torchvision, from the picture: to what its shorter side is scaled for evaluation does
-        // not matter.
+        // Like torchvision, from the picture: the scale for evaluation has no influence.
         let set = open(root.path(), |options| {
             options.color = color;
             options.resize = Some(9);
@@ -156,7 +155,7 @@ fn parts_that_a_picture_does_not_have_are_refused() {
     assert!(error.unwrap_err().to_string().contains("1.png"));
 }
 
-/// Every epoch of 200: batches of one image.
+/// Returns every epoch of 200 in batches of one image.
 fn epochs(set: &Arc<ImageFolder>, augment: &str) -> Vec<Batch> {
     let loader = Loader::new(set.clone()).unwrap();
     let loader = loader.augment(augment.parse().unwrap(), 7);
@@ -168,7 +167,7 @@ fn epochs(set: &Arc<ImageFolder>, augment: &str) -> Vec<Batch> {
 #[test]
 fn the_outer_parts_of_pictures_are_seen() {
     let root = tempfile::tempdir().unwrap();
-    // From black at the left to white at the right; the centre is a third of it.
+    // From black at the left to white at the right; the centre crop is a third of it.
     let slope = RgbImage::from_fn(256, 85, |x, _| Rgb([x as u8; 3]));
     write(root.path(), "a/1.png", &slope);
     let set = open(root.path(), |options| {
@@ -192,7 +191,7 @@ fn the_outer_parts_of_pictures_are_seen() {
 #[test]
 fn detail_is_not_lost_before_the_part_is_taken() {
     let root = tempfile::tempdir().unwrap();
-    // One pixel black, one white: of anything scaled down, grey is left.
+    // Alternating black and white pixels: anything scaled down becomes grey.
     let board = RgbImage::from_fn(80, 80, |x, y| Rgb([255 * ((x + y) % 2) as u8; 3]));
     write(root.path(), "a/1.png", &board);
     let set = open(root.path(), |_| {});
@@ -207,7 +206,7 @@ fn detail_is_not_lost_before_the_part_is_taken() {
     assert_eq!(image, board.repeat(3));
 }
 
-/// Pictures of different sizes, each of a class of its own.
+/// Writes pictures of different sizes, each in its own class.
 fn gallery(root: &Path) -> Arc<ImageFolder> {
     for number in 0..12u32 {
         let picture = rough(9 + 7 * number, 90 - 6 * number, 20 * number);
@@ -262,7 +261,7 @@ fn samples_depend_on_seed_epoch_index_and_copy_alone() {
         if parsed.repeat() == 2 {
             let copies = expected.chunks(2);
             assert!(copies.clone().all(|pair| pair[0].0 == pair[1].0));
-            // Slender pictures often give the same part, because few others fit.
+            // In slender pictures the same crop is often drawn, since few others fit.
             let same = copies.filter(|pair| pair[0].1 == pair[1].1).count();
             assert!(same <= 2, "{same}");
         }
@@ -277,7 +276,7 @@ fn what_is_mixed_in_is_the_part_that_the_other_picture_shows_in_this_epoch() {
     let mut mixed = 0;
     for number in 0..4 {
         let alone = load(&set, "resized-crop+flip", epoch(number), 0);
-        // Every picture has a class of its own.
+        // Every picture has its own class.
         let of_class = |class: i32| {
             let mut all = alone.iter().flat_map(|batch| {
                 let images = batch.images.chunks(batch.shape.len());
@@ -323,7 +322,7 @@ fn evaluation_sees_the_centre() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// One colour stays, whatever the picture's size and wherever the part.
+    /// A single colour stays, for any picture size and crop.
     #[test]
     fn any_picture_has_parts(
         height in prop_oneof![1u32..4, 1u32..300, Just(3000)],

@@ -1,4 +1,4 @@
-//! Convolutions against a reference in f64: random shapes, all methods, all instruction sets.
+//! Convolutions compared with a reference in f64: random shapes, all methods, all instruction sets.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn check(kernels: &[Kernels], shape: &Conv2d, method: ConvMethod, tolerance: f64
     });
     for kernels in kernels {
         let what = |part: &str| format!("{part} {} {method:?} {shape:?}", kernels.isa().name());
-        // Filled with what must not survive.
+        // Filled with NaN, which must be overwritten.
         let (mut a, mut b) = (vec![f32::NAN; output], vec![f32::NAN; input]);
         let mut c = vec![f32::NAN; weight];
         kernels.conv2d(shape, method, &x, &w, &mut a).unwrap();

@@ -1,5 +1,5 @@
-//! The operations on Burn's tensors: results and gradients of each are those of Burn's own
-//! operations, with and without recomputation, on tensors in any memory order.
+//! Operations on Burn's tensors: results and gradients equal those of Burn's own operations, with
+//! and without recomputation, on tensors in any memory order.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use kernels::cpu::ConvMethod;
 use kernels::cpu::flex as own;
 
-/// All devices that the operations have a backward pass on.
+/// Returns all devices on which the operations have a backward pass.
 fn devices() -> [Device; 2] {
     let device = Device::flex().autodiff();
     [device.clone(), device.gradient_checkpointing()]
@@ -21,7 +21,7 @@ thread_local! {
     static SEED: Cell<u64> = const { Cell::new(1) };
 }
 
-/// Numbers from -2 to 2 that want a gradient, others with every call.
+/// Returns numbers from -2 to 2 with gradients, different ones for every call.
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     SEED.set(SEED.get() + 1);
     let mut source = fastrand::Rng::with_seed(SEED.get());
@@ -34,7 +34,7 @@ fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec().unwrap()
 }
 
-/// A tensor of any rank that wants a gradient.
+/// A tensor of any rank with a gradient.
 trait Leaf {
     fn gradient(&self, gradients: &burn::tensor::Gradients) -> Vec<f32>;
 }
@@ -45,8 +45,8 @@ impl<const D: usize> Leaf for Tensor<D> {
     }
 }
 
-/// Compares results and gradients of two ways to compute the same; each is called once, for Burn
-/// goes through a graph only once.
+/// Compares results and gradients of two computations. Each is called once, because Burn traverses
+/// a graph only once.
 #[track_caller]
 fn assert_same<const D: usize>(
     own: impl FnOnce() -> Tensor<D>,
@@ -55,7 +55,7 @@ fn assert_same<const D: usize>(
 ) {
     let all = |out: Tensor<D>| {
         let mut values = vec![floats(out.clone())];
-        // Another factor for every element, so that no error cancels out.
+        // A different factor for every element, so that errors do not cancel.
         let (device, dims) = (out.device(), out.dims());
         let count = out.shape().num_elements() as i64;
         let factors = Tensor::<1, Int>::arange(0..count, &device).float().sin();
@@ -216,7 +216,7 @@ fn layer_normalization() {
     }
 }
 
-/// Variance and mean of each channel of `x`, \[1, channels\].
+/// Returns variance and mean of each channel of `x`, \[1, channels\].
 fn moments(x: Tensor<4>) -> [Tensor<2>; 2] {
     let channels = x.dims()[3];
     let flat = x.flatten::<1>(0, 3).reshape([-1, channels as i32]);
@@ -251,7 +251,7 @@ fn batch_normalization() {
                 || normal(moments(x.clone()), relued),
                 &leaves,
             );
-            // With given moments no gradient goes through them.
+            // With given moments no gradient flows through them.
             assert_same(
                 || own::batch_norm(x.clone(), parameters(), found.clone(), 1e-5, relued),
                 || normal(moments(x.clone()).map(Tensor::detach), relued),
@@ -356,7 +356,7 @@ fn dropout_keeps_the_mean_and_its_mask_in_backward() {
         assert!(values.iter().all(exact));
         let gradients = out.sum().backward();
         assert_eq!(x.gradient(&gradients), values);
-        // The generator moves on, and goes back with the seed.
+        // The generator advances, and the seed resets it.
         assert_ne!(floats(own::dropout(x.clone(), 0.25)), values);
         device.seed(4);
         assert_eq!(floats(own::dropout(x, 0.25)), values);
@@ -385,8 +385,8 @@ fn shapes_that_do_not_fit_are_named() {
     own::conv2d(x, weight, None, None, options);
 }
 
-/// A block as of a transformer: what goes in goes through a normalization, a layer, and past both;
-/// and through others.
+/// A block like a transformer's: the input passes through a normalization, a layer and others, and
+/// also around them.
 fn ways(x: Tensor<2>, weight: Tensor<2>, norm: [Tensor<1>; 2], ours: bool) -> Tensor<2> {
     let x = x * 2.0;
     let [gamma, beta] = norm;
@@ -433,7 +433,7 @@ fn what_one_backward_pass_has_registered_is_not_looked_for_in_another() {
         let loss = linear(x.clone(), weight.clone(), None) * factor + x.clone();
         floats(x.grad(&loss.sum().backward()).unwrap())
     };
-    // A leaf's gradient is new in every container, and another pass may run beside it.
+    // Every container has a new gradient of a leaf, and another pass may run beside it.
     for factor in [1.0, -3.0] {
         let options = own::LinearOptions::default();
         let product = own::linear(x.clone(), weight.clone(), None, None, options);

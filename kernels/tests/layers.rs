@@ -1,4 +1,5 @@
-//! Everything but convolutions and products against references in f64, on all instruction sets.
+//! All operations except convolutions and products, compared with references in f64 on all
+//! instruction sets.
 
 mod common;
 
@@ -11,7 +12,7 @@ use proptest::prelude::*;
 
 const TOLERANCE: f64 = 1e-5;
 
-/// The error function as its Taylor series or its continued fraction.
+/// Computes the error function by its Taylor series or its continued fraction.
 fn erfc(z: f64) -> f64 {
     let pi = std::f64::consts::PI;
     if z < 0.0 {
@@ -76,8 +77,8 @@ fn gelu_and_its_slope() {
     }
 }
 
-/// The tolerance for numbers from 1 to 5 that are divided by `deviation` after their mean was taken
-/// off: a small one magnifies their rounding.
+/// Returns the tolerance for numbers from 1 to 5 that are divided by `deviation` after the mean is
+/// subtracted. A small deviation magnifies their rounding.
 fn tolerance_by(deviation: f64) -> f64 {
     let rounding = 5.0 * f64::from(f32::EPSILON);
     TOLERANCE.max(2.0 * rounding / deviation)
@@ -129,7 +130,8 @@ fn check_layer_norm(kernels: &[Kernels], shape: Rows) {
             .unwrap();
         let tolerance = tolerance_by(least);
         assert_close(&y, &y64, tolerance, &what("forward"));
-        // Rows of one or two columns have a gradient of nearly zero, the difference of large terms.
+        // With rows of one or two columns the gradient is nearly zero, the difference of large
+        // terms.
         if columns > 2 {
             assert_close(&dx, &dx64, tolerance, &what("input"));
             assert_close(&dw, &dw64, tolerance, &what("weight"));
@@ -296,7 +298,7 @@ fn check_attention(kernels: &[Kernels], shape: &Attention) {
             }
         }
     }
-    // Elsewhere nothing is rounded, which another reference is for.
+    // Elsewhere nothing is rounded, which needs another reference.
     for kernels in kernels.iter().filter(|kernels| !low || kernels.has_bf16()) {
         let what = |part: &str| format!("attention {part} {} {shape:?}", kernels.isa().name());
         let (mut y, mut dx) = (vec![f32::NAN; elements], vec![f32::NAN; 3 * elements]);
@@ -304,7 +306,7 @@ fn check_attention(kernels: &[Kernels], shape: &Attention) {
         kernels
             .attention_gradient(shape, &qkv, &dy, &mut dx)
             .unwrap();
-        // A value that was rounded to bf16 on the way may fall to the other side in f64.
+        // Intermediate values may round to another bf16 in f64.
         let tolerance = if low { 1e-2 } else { TOLERANCE };
         assert_close(&y, &y64, tolerance, &what("forward"));
         assert_close(&dx, &dx64, tolerance, &what("gradient"));
@@ -357,7 +359,7 @@ fn check_cross_entropy(kernels: &[Kernels], shape: Rows, smoothing: f32) {
             )
             .unwrap();
         if classes > 1 {
-            // A loss far below 1 is the difference of logits that are not, and has their rounding.
+            // A loss far below 1 is the difference of larger logits, and has their rounding error.
             let least = [&losses64[..], &[1.0]].concat();
             assert_close(&[&losses[..], &[1.0]].concat(), &least, TOLERANCE, "losses");
             assert_close(&gradient, &gradient64, TOLERANCE, "gradient of the loss");
@@ -488,8 +490,8 @@ proptest! {
     }
 }
 
-/// Always the same shapes: where little is added, one number that falls to the other side in bf16
-/// is more than any tolerance that could find a fault.
+/// Always the same shapes: in short sums, one number that rounds differently in bf16 exceeds any
+/// tolerance that could find an error.
 #[test]
 fn attention_in_bf16_of_odd_sizes() {
     for tokens in [1, 2, 7, 16, 17, 33, 40] {

@@ -1,4 +1,4 @@
-//! Matrix products against references in f64, on all instruction sets.
+//! Matrix products compared with references in f64 on all instruction sets.
 
 mod common;
 
@@ -53,7 +53,8 @@ fn check(kernels: &[Kernels], shape: &Matmul) {
     }
 }
 
-/// A linear layer is the product and what follows it, to the last bit; so are its gradients.
+/// Checks that a linear layer is bitwise equal to the product followed by the epilogue; so are its
+/// gradients.
 fn check_linear(kernels: &Kernels, shape: &Matmul, left: &[f32], right: &[f32], product: Vec<f32>) {
     let Matmul {
         rows,

@@ -12,7 +12,7 @@ use kernels::cpu::{
     Rows,
 };
 
-/// Numbers between guards, so that a write beyond the slice is seen.
+/// Numbers between guard values, which reveal a write beyond the slice.
 struct Guarded(Vec<f32>);
 
 impl Guarded {

@@ -1,4 +1,4 @@
-//! The public operations: results and gradients are the same whoever computes them, in both
+//! The public operations: results and gradients are the same in all implementations and both
 //! layouts.
 
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ thread_local! {
     static SOURCE: RefCell<fastrand::Rng> = const { RefCell::new(fastrand::Rng::with_seed(1)) };
 }
 
-/// Numbers from -2 to 2 that want a gradient, others with every call.
+/// Returns numbers from -2 to 2 with gradients, different ones for every call.
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     let number = |source: &mut fastrand::Rng| source.f32() * 4.0 - 2.0;
     let values = SOURCE.with_borrow_mut(|source| {
@@ -41,7 +41,7 @@ fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().convert::<f32>().try_to_vec().unwrap()
 }
 
-/// Computes `layer` of `x` by all who can, in both layouts, and compares with Burn's.
+/// Computes `layer` of `x` with all implementations, in both layouts, and compares with Burn's.
 #[track_caller]
 fn assert_same<const D: usize, const R: usize>(
     x: &Tensor<D>,
@@ -50,7 +50,7 @@ fn assert_same<const D: usize, const R: usize>(
     let computed = |choice, layout| {
         scoped(choice, || {
             let out = layer(layout, x.clone());
-            // Another factor for every element, so that no error cancels out.
+            // A different factor for every element, so that errors do not cancel.
             let count = out.shape().num_elements() as i64;
             let factors = Tensor::<1, Int>::arange(0..count, &device()).float().sin();
             let gradients = (out.clone() * factors.reshape(out.dims())).sum().backward();
@@ -75,7 +75,7 @@ fn assert_same<const D: usize, const R: usize>(
     }
 }
 
-/// The same of an operation on images.
+/// Does the same for an operation on images.
 #[track_caller]
 fn assert_same_of_images(x: &Tensor<4>, layer: impl Fn(Layout, Tensor<4>) -> Tensor<4>) {
     assert_same(x, |layout, x| {

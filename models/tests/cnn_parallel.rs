@@ -1,4 +1,4 @@
-//! The CNN on two ranks follows the CNN in one process.
+//! Checks that the CNN on two ranks follows the CNN in one process.
 
 use std::thread;
 
@@ -24,7 +24,7 @@ fn model() -> Cnn {
         .unwrap()
 }
 
-/// The loss of images `rows` of the global batch: the mean square of the logits around 1.
+/// Returns the loss of images `rows` of the global batch: the mean square of the logits around 1.
 fn loss(model: &Cnn, rows: std::ops::Range<usize>) -> Tensor<1> {
     let pixel = |i: usize| ((i * 37 + i / PIXELS * 11) % 23) as f32 / 23.0 - 0.4;
     let images = (rows.start * PIXELS..rows.end * PIXELS)

@@ -1,7 +1,7 @@
-//! Every model computes what PyTorch does: logits, loss, gradients, running statistics, and
-//! parameters after steps of SGD and AdamW; with Burn's operations and with those of `kernels`.
+//! Every model compared with PyTorch: logits, loss, gradients, running statistics, and parameters
+//! after steps of SGD and AdamW; with Burn's operations and with those of `kernels`.
 //!
-//! The golden files, their format and the tolerances are described in `golden/README.md`.
+//! `golden/README.md` describes the golden files, their format and the tolerances.
 
 #[path = "golden/case.rs"]
 mod case;
@@ -25,7 +25,7 @@ use models::weights::{self, PyTorchKeys};
 use case::Case;
 use compare::{Table, Tolerances};
 
-/// A folder of further golden files.
+/// A folder of additional golden files.
 const FOLDER: &str = "BURN_DIST_GOLDEN";
 
 fn committed() -> PathBuf {
@@ -89,7 +89,7 @@ fn a_pickled_state_dict_gives_the_same_weights() {
     }
 }
 
-/// Repeats what the golden file holds with the model that `build` makes.
+/// Repeats the golden file's computation with the model that `build` creates.
 fn check<M>(case: &Case, build: impl Fn(&Device) -> M) -> Table
 where
     M: ImageClassifier + PyTorchKeys,
@@ -98,7 +98,7 @@ where
     let mut table = Table::new(&case.name);
     let tolerances = Tolerances::of(case);
     let temporary = tempfile::tempdir().unwrap();
-    // The weights come the way of a user's file.
+    // The weights are loaded like a user's file.
     let import = |prefix: &str, device: &Device| {
         let path = temporary.path().join("state.safetensors");
         case.write_state(prefix, &path);
@@ -135,7 +135,7 @@ where
     table
 }
 
-/// Three steps on the batch of the file, as the trainer takes them; `look` sees the model after the
+/// Does three steps on the batch of the file, like the trainer; `look` sees the model after the
 /// first and the last.
 fn train<M: ImageClassifier>(
     model: M,
@@ -164,7 +164,8 @@ fn cross_entropy(logits: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
     picked.mean().neg()
 }
 
-/// `model` with gradients in place of its parameters, so that they are named and laid out alike.
+/// Replaces the parameters of `model` by their gradients, so that these have the same names and
+/// layouts.
 fn of_gradients<M: Module>(model: M, gradients: &Gradients) -> M {
     struct Replace<'a>(&'a Gradients);
 

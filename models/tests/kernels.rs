@@ -1,5 +1,5 @@
-//! Models on the operations of `kernels` and on Burn's: the same losses and gradients, whatever the
-//! number of threads, with and without recomputation, and whoever holds the parameters.
+//! Models on the operations of `kernels` and on Burn's: losses and gradients are equal, for any
+//! number of threads, with and without recomputation, and for any owner of the parameters.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -19,8 +19,7 @@ const SIDE: usize = 16;
 const BATCH: usize = 8;
 const CLASSES: usize = 4;
 
-/// Burn's generator is one for the whole process, and parameters are drawn when they are first
-/// read.
+/// Burn's generator is shared by the whole process, and parameters are drawn on first use.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 fn device() -> Device {
@@ -73,7 +72,7 @@ fn images(rows: std::ops::Range<usize>, device: &Device) -> Tensor<4> {
     Tensor::from_data(data, device)
 }
 
-/// Logits, then the gradient of every parameter.
+/// Returns logits, then the gradient of every parameter.
 fn computed<M: ImageClassifier>(model: &M, device: &Device) -> Vec<Vec<f32>> {
     struct Collect<'a>(&'a Gradients, Vec<Vec<f32>>);
 
@@ -93,11 +92,11 @@ fn computed<M: ImageClassifier>(model: &M, device: &Device) -> Vec<Vec<f32>> {
     collect.1
 }
 
-/// The largest difference of two results, as a share of the largest value of its tensor.
+/// Returns the largest difference of two results, relative to the largest value of its tensor.
 fn difference(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f32 {
     assert_eq!(found.len(), expected.len());
-    // A value that is zero except for rounding errors, such as the gradient of a bias before a
-    // normalization, is compared with the largest gradient of all.
+    // Values that are zero except for rounding errors, such as the gradient of a bias before a
+    // normalization, are compared relative to the largest gradient of all.
     let largest = |values: &[f32]| {
         values
             .iter()
@@ -139,7 +138,7 @@ fn assert_alike<M: ImageClassifier>(build: impl Fn(&Device) -> M + Sync, convolv
         "{auto_off} {exact_off}"
     );
     assert_eq!(auto != exact, convolves);
-    // With activations computed again in backward, and with other numbers of threads: the same.
+    // The same with recomputed activations, and with other numbers of threads.
     assert_eq!(
         of(Choice::Auto, &device.clone().gradient_checkpointing()),
         auto
@@ -171,7 +170,7 @@ fn vision_transformers_are_alike() {
     assert_alike(vit, false);
 }
 
-/// The result of three steps on every rank: the checksum of the parameters, and the losses.
+/// Returns the checksum of the parameters and the losses after three steps on every rank.
 fn train<M: ImageClassifier>(
     model: M,
     options: ParallelOptions,
@@ -199,7 +198,7 @@ fn train<M: ImageClassifier>(
     (parallel.verify_replicas().unwrap(), losses)
 }
 
-/// Two ranks, each with a model of its own; gives the checksum and the mean losses.
+/// Trains on two ranks, each with its own model; returns the checksum and the mean losses.
 fn train_two<M: ImageClassifier>(
     build: &(impl Fn(&Device) -> M + Sync),
     choice: Choice,
@@ -245,14 +244,14 @@ fn options(strategy: Strategy, precision: Precision) -> ParallelOptions {
     ParallelOptions {
         strategy,
         precision,
-        // Only then do batch normalizations give the results of one rank.
+        // Otherwise the batch normalizations follow only one rank.
         sync_batch_norm: true,
         ..ParallelOptions::default()
     }
 }
 
-/// On two ranks all strategies leave the same bits, and the losses of one rank, the first
-/// `compared` of them.
+/// Checks that on two ranks all strategies give the same bits, and the losses of one rank, the
+/// first `compared` of them.
 #[track_caller]
 fn assert_strategies_agree<M: ImageClassifier>(
     build: impl Fn(&Device) -> M + Sync,
@@ -284,8 +283,8 @@ fn transformers_train_alike_under_every_strategy() {
 
 #[test]
 fn residual_networks_train_alike_under_every_strategy() {
-    // AdamW turns gradients of pure rounding into steps, and normalizations leave many of them; for
-    // SGD see `zoo_parallel`.
+    // AdamW turns gradients that are pure rounding errors, of which normalizations cause many, into
+    // steps; for SGD see `zoo_parallel`.
     assert_strategies_agree(wide, 1);
     assert_strategies_agree(resnet, 1);
 }

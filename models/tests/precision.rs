@@ -1,5 +1,5 @@
-//! Models of the zoo in low precision: their normalizations and attention compute in `f32`, and
-//! they follow themselves in `f32`.
+//! Models of the zoo in low precision: normalizations and attention compute in `f32`, and the
+//! models follow their own `f32` runs.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,11 +16,10 @@ const SIDE: usize = 16;
 const BATCH: usize = 8;
 const CLASSES: usize = 4;
 const STEPS: usize = 5;
-/// Small: batch normalization over few values amplifies every difference.
+/// Small, because batch normalization over few values amplifies every difference.
 const RATE: f64 = 0.003;
 
-/// Burn's generator is one for the whole process, and parameters are drawn when they are first
-/// read.
+/// Burn's generator is shared by the whole process, and parameters are drawn on first use.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
 fn device() -> Device {
@@ -36,7 +35,7 @@ fn images(device: &Device) -> Tensor<4> {
     Tensor::from_data(TensorData::new(images, [BATCH, 3, SIDE, SIDE]), device)
 }
 
-/// The losses before each step.
+/// Returns the losses before each step.
 fn losses<M: ImageClassifier>(model: M, precision: Precision) -> Vec<f32> {
     let options = ParallelOptions {
         precision,
@@ -53,7 +52,7 @@ fn losses<M: ImageClassifier>(model: M, precision: Precision) -> Vec<f32> {
         let loss = loss(logits);
         let value = loss.clone().into_scalar::<f32>();
         parallel.backward(loss).unwrap();
-        // A step that only lowered the scale is tried again.
+        // A step that only lowered the scale is repeated.
         if parallel.step(RATE).unwrap().applied {
             losses.push(value);
         }

@@ -1,4 +1,4 @@
-//! Files of weights: what belongs together is loaded, everything else is named.
+//! Files of weights: matching tensors are loaded, all others are named.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -60,7 +60,7 @@ fn message(path: &Path) -> String {
     load(model, path, &keys).unwrap_err().to_string()
 }
 
-/// A file of this content, and the folder it lives in.
+/// Writes a file with this content; returns its temporary folder and path.
 fn file(name: &str, content: &[u8]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
@@ -144,14 +144,14 @@ fn a_saved_file_is_as_pytorch_wants_it() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// A file's metadata lies in a hash map, which every process orders in its own way.
+/// A file's metadata lie in a hash map, whose order differs between processes.
 #[test]
 fn the_same_model_makes_the_same_bytes() {
     let model = csc();
     let folder = tempfile::tempdir().unwrap();
     let write = |number: usize| {
         let path = folder.path().join(number.to_string());
-        // Another map has another order.
+        // A new map has another order.
         let about = (0..12).map(|at| (format!("key {at}"), format!("\"{at}\", ä")));
         let about = about.collect();
         save_with(&model, &path, &model.key_map(), about, &Batches::default()).unwrap();
@@ -286,7 +286,7 @@ fn wrappers_and_prefixes_are_found() {
         let keys = model.key_map();
         let loaded = load(model, &path, &keys).unwrap_or_else(|error| panic!("{prefix}: {error}"));
         assert_eq!(state(&loaded), original, "{prefix}");
-        // An unknown tensor among the weights is still unexpected.
+        // Unknown tensors among the weights are still reported.
         let extra = TensorData::new(vec![1f32], [1]);
         tensors.insert(format!("{prefix}extra.weight"), extra);
         write(&path, &tensors);
@@ -508,7 +508,7 @@ fn every_truncation_is_an_error() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Damage gives an error or, where values or unused bytes are hit, a model; never a panic.
+    /// Damage gives an error or, in values or unused bytes, a model; never a panic.
     #[test]
     fn damaged_files_do_not_panic(
         kind in 0usize..3,
@@ -525,7 +525,7 @@ proptest! {
             1 => std::fs::read(golden("csc_cnn.pt")).unwrap(),
             _ => std::fs::read(golden("csc_cnn_checkpoint.pt")).unwrap(),
         };
-        // Names and shapes stand at the start.
+        // Names and shapes are at the start.
         let range = if near_start { 1500 } else { bytes.len() };
         for (place, value) in damage {
             let place = place.index(range);
@@ -542,8 +542,8 @@ proptest! {
 }
 
 /// Written by scripts/golden/containers.py: Lightning's checkpoint of a compiled model, the average
-/// of a model in a dictionary of its own, and the format before PyTorch 1.6; each with what
-/// training scripts put beside the weights.
+/// of a model in a separate dictionary, and the format before PyTorch 1.6, each with the additional
+/// entries of training scripts.
 #[test]
 fn weights_are_found_in_the_containers_of_others() {
     let original = load(csc(), golden("csc_cnn.pt"), &csc().key_map()).unwrap();
@@ -566,7 +566,7 @@ fn weights_are_found_in_the_containers_of_others() {
         let expected = expected.map(|(name, count)| (counter(name), count));
         assert!(taken.batches.into_iter().eq(expected.clone()), "{file}");
 
-        // The counts of batches survive a round trip.
+        // The batch counters survive a round trip.
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("copy.safetensors");
         let counted = Batches {
@@ -644,13 +644,13 @@ fn a_lenient_load_takes_what_fits_and_lists_the_rest() {
     assert_eq!(taken.mismatches.missing.len(), 1, "{taken:?}");
     assert_eq!(taken.mismatches.misshapen.len(), 1, "{taken:?}");
     assert_eq!(taken.mismatches.unexpected.len(), 1, "{taken:?}");
-    // Nothing at all is no start.
+    // A file without any matching tensor is refused.
     write(&path, &BTreeMap::from([("a".to_owned(), other)]));
     let error = load.load(csc(), &path, &keys).unwrap_err();
     assert!(matches!(error, WeightsError::Mismatch { .. }), "{error}");
 }
 
-/// A few bytes of a pickle can refer to one large object again and again.
+/// A few bytes of a pickle can refer to one large object repeatedly.
 #[test]
 fn pickles_that_grow_are_refused_or_small() {
     let nested = |inner: &[u8], times: usize| {

@@ -1,6 +1,6 @@
-//! Weights that PyTorch itself wrote, and what PyTorch makes of ours.
+//! Weights written by PyTorch itself, and PyTorch's reading of ours.
 //!
-//! Needs a Python with torch and safetensors: the one that `BURN_DIST_PYTHON` names, or `python3`.
+//! Needs a Python with torch and safetensors: the one in `BURN_DIST_PYTHON`, or `python3`.
 
 #[allow(dead_code, reason = "only the weights of the golden files matter here")]
 #[path = "golden/case.rs"]
@@ -20,7 +20,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The interpreter, or a loud word that there is none.
+/// Returns the interpreter; prints a message if there is none.
 fn python() -> Option<String> {
     let named = std::env::var("BURN_DIST_PYTHON").ok();
     let python = named.clone().unwrap_or_else(|| "python3".to_owned());
@@ -172,7 +172,7 @@ fn torch_loads_what_is_saved() {
     }
 }
 
-/// The same small ViT under torchvision's names and, with images and logits, under timm's.
+/// Writes the same small ViT under torchvision's names and, with images and logits, under timm's.
 fn export_for_torchvision(folder: &Path) {
     let device = Device::flex();
     let model = VitConfig::new(12, 2, 3, 5)

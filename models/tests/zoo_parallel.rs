@@ -1,4 +1,4 @@
-//! Every model of the zoo on two ranks: the replicas stay bit-identical and learn, and those
+//! Every model of the zoo on two ranks: the replicas stay bitwise equal and learn, and models
 //! without batch statistics, or with those of all ranks, follow the model in one process.
 
 use std::thread;
@@ -18,12 +18,12 @@ const SIDE: usize = 16;
 const CLASSES: usize = 4;
 const STEPS: usize = 6;
 
-/// The result of a training.
+/// Results of a training.
 struct Trained {
     checksum: Checksum,
-    /// The loss of this rank's images before each step.
+    /// Losses of this rank's images before each step.
     losses: Vec<f32>,
-    /// Logits of the whole global batch in evaluation, which goes by the running statistics.
+    /// Logits of the whole global batch in evaluation, which uses the running statistics.
     logits: Vec<f32>,
 }
 
@@ -33,7 +33,7 @@ fn device() -> Device {
     device
 }
 
-/// Images `rows` of the global batch.
+/// Returns images `rows` of the global batch.
 fn images(rows: std::ops::Range<usize>, device: &Device) -> Tensor<4> {
     let values = SIDE * SIDE * 3;
     let pixel = |i: usize| ((i * 37 + i / values * 11) % 23) as f32 / 23.0 - 0.4;
@@ -44,7 +44,7 @@ fn images(rows: std::ops::Range<usize>, device: &Device) -> Tensor<4> {
     Tensor::from_data(data, device)
 }
 
-/// The loss of images `rows` of the global batch: the mean square of the logits around 1.
+/// Returns the loss of images `rows` of the global batch: the mean square of the logits around 1.
 fn loss<M: ImageClassifier>(model: &M, rows: std::ops::Range<usize>) -> Tensor<1> {
     let images = images(rows, &Device::flex().autodiff());
     (model.forward(images) - 1.0).square().mean()
@@ -76,10 +76,10 @@ fn train<M: ImageClassifier>(
     }
 }
 
-/// Trains on one rank and on two; gives the losses of one rank, and the mean losses of two.
+/// Trains on one rank and on two; returns the losses of one rank, and the mean losses of two.
 ///
-/// A model with running statistics is built again for every rank, as in separate processes: clones
-/// would share the statistics.
+/// Every rank builds its own model with running statistics, as separate processes do, because
+/// clones would share the statistics.
 #[track_caller]
 fn train_twice<M: ImageClassifier>(build: impl Fn() -> M + Sync) -> (Vec<f32>, Vec<f32>) {
     let (alone, ranks) = train_twice_with(build, 0.02, ParallelOptions::default());
@@ -91,7 +91,7 @@ fn train_twice<M: ImageClassifier>(build: impl Fn() -> M + Sync) -> (Vec<f32>, V
     (alone.losses, together)
 }
 
-/// The same with options for two ranks; gives all that each training left.
+/// Does the same with options for two ranks; returns the results of both trainings.
 #[track_caller]
 fn train_twice_with<M: ImageClassifier>(
     build: impl Fn() -> M + Sync,
@@ -119,8 +119,8 @@ fn train_twice_with<M: ImageClassifier>(
     (alone, ranks)
 }
 
-/// Gives all weights values of their own, without Burn's generator: that one is shared by the whole
-/// process, and the ranks here are threads.
+/// Sets all weights without Burn's generator, which the whole process shares while the ranks here
+/// are threads.
 struct Fill {
     seed: usize,
 }
@@ -130,7 +130,8 @@ impl ModuleMapper for Fill {
         param.map(|value| {
             let shape = value.shape();
             let count = shape.num_elements();
-            // In linear layers the inputs come first. Scales, offsets and biases are around a half.
+            // The inputs are the first dimension of a linear layer. Scales, offsets and biases are
+            // around a half.
             let (middle, inputs) = match D {
                 1 => (0.5, 100),
                 2 => (0.0, shape[0]),
@@ -146,8 +147,7 @@ impl ModuleMapper for Fill {
     }
 }
 
-/// Trains with batch normalizations that go by the statistics of all ranks, and compares with one
-/// rank.
+/// Trains with batch normalizations over the statistics of all ranks, and compares with one rank.
 #[track_caller]
 fn assert_follows_together<M: ImageClassifier>(build: impl Fn() -> M + Sync) {
     let options = ParallelOptions {
@@ -157,13 +157,13 @@ fn assert_follows_together<M: ImageClassifier>(build: impl Fn() -> M + Sync) {
     let (alone, ranks) = train_twice_with(|| build().map(&mut Fill { seed: 1 }), 0.002, options);
     let losses = ranks[0].losses.iter().zip(&ranks[1].losses);
     let together: Vec<f32> = losses.map(|(a, b)| (a + b) / 2.0).collect();
-    // Later roundings have put values on the other side of a ReLU. With their own statistics the
-    // ranks' first loss is off by two thousandths.
+    // Later roundings have moved values across a ReLU's zero. With separate statistics the ranks'
+    // first loss is off by two thousandths.
     assert_same(&alone.losses[..2], &together[..2]);
     for (a, b) in alone.losses.iter().zip(&together) {
         assert!((a - b).abs() <= 1e-2 * a.abs(), "{a} and {b}");
     }
-    // These go by the running statistics.
+    // Logits depend on the running statistics.
     for (a, b) in alone.logits.iter().zip(&ranks[0].logits) {
         assert!((a - b).abs() <= 5e-2, "{a} and {b}");
     }
@@ -202,8 +202,8 @@ fn networks_with_synchronised_statistics_follow_one_process() {
     assert_follows_together(|| config.init(&device()).unwrap());
 }
 
-// Each rank normalises by the statistics of its own images, so what follows cannot be the same as
-// in one process.
+// Each rank normalises by the statistics of its own images, so the results cannot equal those of
+// one process.
 
 #[test]
 fn wide_residual_networks_learn() {

@@ -426,7 +426,7 @@ fn arbitrary(rank: usize, index: usize) -> f32 {
     ((index * 7919 + rank * 104_729) as f32).sin()
 }
 
-/// The bits of a mean of arbitrary floats. This rank's shard is reduce-scattered as well, with the
+/// Returns the bits of a mean of arbitrary floats. Also reduce-scatters this rank's shard, with the
 /// same result if the order of sums is `known`.
 fn arbitrary_mean(group: &ProcessGroup, len: usize, memory: Memory, known: bool) -> Vec<u32> {
     let input: Vec<f32> = (0..len).map(|i| arbitrary(group.rank(), i)).collect();
@@ -463,8 +463,8 @@ impl Order {
         in_turns: false,
     };
 
-    /// With nodes it begins at the node after its owner's, and that of a node at the rank after the
-    /// one in the owner's place.
+    /// Returns the means. With nodes, the sum begins at the node after its owner's, and that of a
+    /// node at the rank after the one in the owner's place.
     fn means(self, len: usize, size: usize, value: impl Fn(usize, usize) -> f32) -> Vec<f32> {
         let each = self.on_each_node;
         let nodes = match size.is_multiple_of(each) && size > each {
@@ -494,19 +494,19 @@ impl Order {
         elements.map(|(owner, index)| mean(owner, index)).collect()
     }
 
-    /// The bits of a mean of arbitrary floats.
+    /// Returns the bits of a mean of arbitrary floats.
     fn mean(self, len: usize, size: usize) -> Vec<u32> {
         let means = self.means(len, size, arbitrary);
         means.into_iter().map(f32::to_bits).collect()
     }
 }
 
-/// The bits of a mean that was taken in the order of the ring.
+/// Returns the bits of a mean in the order of the ring.
 fn mean_of_the_ring(len: usize, size: usize) -> Vec<u32> {
     Order::RING.mean(len, size)
 }
 
-/// Sums of halves are taken in `f32` and rounded once, wherever the elements are.
+/// Sums of halves are taken in `f32` and rounded once, for any place of the elements.
 pub fn sums_of_halves_are_rounded_once(cluster: &impl Cluster) {
     let half = |rank, index| bf16::from_f32(arbitrary(rank, index));
     for size in sizes(cluster, [2, 3, 4, 5, 6]) {
@@ -543,8 +543,8 @@ pub fn sums_of_halves_are_rounded_once(cluster: &impl Cluster) {
     }
 }
 
-/// What travels in a shorter form is rounded on its way, but all ranks have the same bits, and so
-/// has a reduce-scatter. What is in memory that all ranks have mapped does not travel.
+/// Compressed data is rounded when it is sent, but all ranks have the same bits, and so has a
+/// reduce-scatter. Data in memory that all ranks have mapped is not sent.
 pub fn compressed_means_are_near_and_the_same_everywhere(cluster: &impl Cluster) {
     for size in sizes(cluster, [2, 3, 4, 5, 6]) {
         let ranks = cluster.connect(size, PATIENT);

@@ -14,13 +14,13 @@ fn names(count: usize) -> String {
     (0..count).map(|class| format!("class{class}\n")).collect()
 }
 
-/// `count` records of CIFAR-10; record `r` has label `r`, its pixel `p` is `(p + 13) * r`,
+/// Returns `count` records of CIFAR-10; record `r` has label `r`, its pixel `p` is `(p + 13) * r`,
 /// modulo 256.
 pub fn records_10(count: usize) -> Vec<u8> {
     records(count, |record| vec![record as u8 % 10])
 }
 
-/// `count` records of CIFAR-100 with superclass `r` and class `19 * r`.
+/// Returns `count` records of CIFAR-100 with superclass `r` and class `19 * r`.
 pub fn records_100(count: usize) -> Vec<u8> {
     records(count, |record| {
         vec![record as u8 % 20, (19 * record % 100) as u8]
@@ -36,7 +36,7 @@ fn records(count: usize, labels: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
         .collect()
 }
 
-/// Five training files of 1 to 5 records, and a test file of 2.
+/// Returns five training files of 1 to 5 records, and a test file of 2.
 pub fn archive_10() -> Archive {
     let folder = "cifar-10-batches-bin";
     let names = "airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n\n";
@@ -48,7 +48,7 @@ pub fn archive_10() -> Archive {
     archive.also(&format!("{folder}/test_batch.bin"), records_10(2))
 }
 
-/// Six records to train with, three to test.
+/// Returns six records to train with, and three to test.
 pub fn archive_100() -> Archive {
     Archive::default()
         .also("cifar-100-binary/coarse_label_names.txt", names(20).into())
@@ -57,17 +57,17 @@ pub fn archive_100() -> Archive {
         .also("cifar-100-binary/train.bin", records_100(6))
 }
 
-/// The contents of a `.tar.gz`.
+/// Contents of a `.tar.gz`.
 #[derive(Default)]
 pub struct Archive {
     files: Vec<(String, Vec<u8>)>,
     links: Vec<(String, String)>,
-    /// Instead of all that.
+    /// Replaces all of that.
     bytes: Option<Vec<u8>>,
 }
 
 impl Archive {
-    /// These bytes, whatever they are.
+    /// Returns an archive of arbitrary bytes.
     pub fn bytes(bytes: Vec<u8>) -> Self {
         Archive {
             bytes: Some(bytes),
@@ -75,14 +75,14 @@ impl Archive {
         }
     }
 
-    /// These bytes, compressed.
+    /// Returns an archive of these bytes, compressed.
     pub fn raw(tar: &[u8]) -> Self {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(tar).unwrap();
         Self::bytes(encoder.finish().unwrap())
     }
 
-    /// One file of `len` zeros.
+    /// Returns an archive with one file of `len` zeros.
     pub fn bomb(path: &str, len: u64) -> Self {
         let encoder = GzEncoder::new(Vec::new(), Compression::fast());
         let mut builder = tar::Builder::new(encoder);
@@ -105,24 +105,24 @@ impl Archive {
         self
     }
 
-    /// Exchanges a file.
+    /// Replaces a file.
     pub fn with(mut self, path: &str, content: Vec<u8>) -> Self {
         let file = self.files.iter_mut().find(|(name, _)| name == path);
         file.unwrap().1 = content;
         self
     }
 
-    /// Takes a file out.
+    /// Removes a file.
     pub fn remove(&mut self, path: &str) {
         self.files.retain(|(name, _)| name != path);
     }
 
-    /// Before compression.
+    /// Returns the tar before compression.
     pub fn tar(&self) -> Vec<u8> {
         let mut builder = tar::Builder::new(Vec::new());
         for (path, content) in &self.files {
             let mut header = header(content.len() as u64);
-            // Not through the builder's methods, which refuse paths that lead outside.
+            // The builder's own methods refuse paths that lead outside.
             header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
             header.set_cksum();
             builder.append(&header, content.as_slice()).unwrap();
@@ -135,7 +135,7 @@ impl Archive {
         builder.into_inner().unwrap()
     }
 
-    /// The `.tar.gz`.
+    /// Returns the `.tar.gz`.
     pub fn compressed(&self) -> Vec<u8> {
         match &self.bytes {
             Some(bytes) => bytes.clone(),

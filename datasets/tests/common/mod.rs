@@ -1,18 +1,18 @@
-//! Shared parts of several test programs.
+//! Helpers of several test programs.
 
-// Every test program uses a part of it.
+// Every test program uses only some of it.
 #![allow(dead_code)]
 
 pub mod cifar;
 
 use std::io::Write;
 
-/// Tells why a test did nothing.
+/// Prints why a test did nothing.
 pub fn skipped(reason: &str) {
     say(&format!("SKIPPED: {reason}"));
 }
 
-/// Not through `eprintln!`, which the test harness hides when a test passes.
+/// Prints to the real standard error: the test harness hides `eprintln!` of passing tests.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -1,10 +1,10 @@
-//! Shared parts of the tests of kernels: random numbers, the instruction sets of this machine, and
-//! the comparison with references in f64.
+//! Helpers of all kernel tests: random numbers, the instruction sets of this machine, and the
+//! comparison with references in f64.
 #![allow(dead_code, reason = "every test uses another part")]
 
 use kernels::cpu::{Isa, Kernels};
 
-/// The kernels of every instruction set of this machine.
+/// Returns the kernels of every instruction set of this machine.
 pub fn every_isa() -> Vec<Kernels> {
     let missing: Vec<_> = Isa::ALL
         .into_iter()
@@ -18,7 +18,7 @@ pub fn every_isa() -> Vec<Kernels> {
         .expect("the sets are available")
 }
 
-/// Uniform numbers in ±1.
+/// Returns uniform numbers in ±1.
 pub fn random(length: usize, seed: u64) -> Vec<f32> {
     let mut source = fastrand::Rng::with_seed(seed);
     (0..length).map(|_| source.f32() * 2.0 - 1.0).collect()
@@ -28,7 +28,7 @@ pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }
 
-/// The largest deviation from the reference, over the largest value of the reference.
+/// Returns the largest deviation from the reference, relative to the reference's largest value.
 pub fn error(found: &[f32], reference: &[f64]) -> f64 {
     assert_eq!(found.len(), reference.len());
     let largest = reference
@@ -42,13 +42,13 @@ pub fn error(found: &[f32], reference: &[f64]) -> f64 {
     off.fold(0.0, f64::max) / largest
 }
 
-/// The nearest bf16, ties to even.
+/// Returns the nearest bf16, ties to even.
 pub fn bf16(value: f32) -> f32 {
     let bits = value.to_bits();
     f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
 }
 
-/// The root of the mean square of the deviations, over the largest value of the reference.
+/// Returns the RMS of the deviations, relative to the reference's largest value.
 pub fn mean_error(found: &[f32], reference: &[f64]) -> f64 {
     let largest = reference.iter().fold(1e-30, |a: f64, b| a.max(b.abs()));
     let square = |(found, reference): (&f32, &f64)| (f64::from(*found) - reference).powi(2);

@@ -1,4 +1,4 @@
-//! Wide residual networks: few layers of many channels.
+//! Wide residual networks: few layers with many channels.
 
 mod plain;
 mod pre_activation;

@@ -1,4 +1,4 @@
-//! Attention in one operation against the same of Burn's operations.
+//! Attention in one operation, compared with Burn's operations.
 
 use burn::tensor::{Device, FloatDType, Tensor};
 use kernels::gpu::attention;
@@ -6,7 +6,7 @@ use kernels::gpu::attention;
 use crate::check::{asked, close, device, numbers};
 use crate::inputs::{CASE, Case};
 
-/// Attention of \[batch, tokens, 3 × heads × depth\] with Burn's operations.
+/// Computes attention of \[batch, tokens, 3 × heads × depth\] with Burn's operations.
 fn burns_attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
     let [batch, tokens, width] = qkv.dims();
     let depth = width / 3 / heads;
@@ -76,7 +76,7 @@ fn gpu_attention_is_that_of_the_definition() {
             let found = run(&tracked, &device, dtype, true);
             let tolerance = match dtype {
                 FloatDType::F16 => 1e-2,
-                // Tensor cores multiply 16 bits of a number, or 11 if Burn computes the products.
+                // Tensor cores multiply 16 bits of a number, or 11 with Burn's products.
                 _ if asked().as_deref() == Some("cuda") && depth.is_multiple_of(16) => 3e-5,
                 _ if asked().as_deref() == Some("cuda") => 2e-3,
                 _ => 1e-5,

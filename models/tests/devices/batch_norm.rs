@@ -1,4 +1,4 @@
-//! Batch normalization, of a batch and by given moments, against its definition.
+//! Batch normalization, of a batch and by given moments, compared with its definition.
 
 use burn::tensor::{Device, FloatDType, Tensor};
 use kernels::gpu::{ThenNorm, batch_norm, batch_norm_train, relu};
@@ -8,7 +8,7 @@ use crate::EPSILON;
 use crate::check::{close, device, numbers};
 use crate::inputs::{CASE, Case, Inputs};
 
-/// The results.
+/// Results and gradients.
 pub(crate) struct Outputs {
     y: Vec<f64>,
     pub(crate) mean: Vec<f64>,
@@ -19,7 +19,7 @@ pub(crate) struct Outputs {
 }
 
 impl Case {
-    /// As Ioffe & Szegedy define it.
+    /// Computes the definition of Ioffe & Szegedy.
     pub(crate) fn expected(&self, inputs: &Inputs) -> Outputs {
         let [_, channels, height, width] = self.shape;
         let plane = height * width;
@@ -75,7 +75,7 @@ impl Case {
         if !self.channels_last {
             return images;
         }
-        // A flat tensor lies in memory in its order.
+        // A flattened tensor is contiguous in its order.
         let flat = images.permute([0, 2, 3, 1]).reshape([n * h * w * c]);
         flat.reshape([n, h, w, c]).permute([0, 3, 1, 2])
     }
@@ -93,7 +93,7 @@ impl Case {
         let x = x.to_device(&tracked).require_grad();
         let (weight, bias) = (leaf(&inputs.weight), leaf(&inputs.bias));
         let parameters = [weight.clone(), bias.clone()];
-        // An operation before it, whose result a checkpoint may forget.
+        // An operation before it, whose result a checkpoint may drop.
         let x_again = x.clone().mul_scalar(1.0);
         let then = ThenNorm {
             relu: self.relu,
@@ -117,7 +117,7 @@ impl Case {
     fn check(&self, device: &Device) {
         let inputs = self.inputs();
         let (expected, computed) = (self.expected(&inputs), self.computed(&inputs, device));
-        // Sums are in f32 in any case; what is stored per value is rounded to its type.
+        // Sums are always in f32; stored values are rounded to their type.
         let stored = if self.dtype == FloatDType::F32 {
             2e-5
         } else {
@@ -147,7 +147,8 @@ fn gpu_batch_norm_is_that_of_the_definition() {
         return;
     };
     assert!(computes_on(&device) && computes_on(&device.clone().autodiff()));
-    // One and many pixels and channels, rows that no vector and no cube divides, several parts.
+    // One and many pixels and channels, row lengths that neither vectors nor cubes divide, several
+    // parts.
     for shape in [
         [1, 1, 1, 5],
         [3, 8, 5, 7],
@@ -247,8 +248,8 @@ fn gpu_batch_norm_of_half_precision_sums_in_full() {
         eprintln!("SKIPPED: batch normalization in f16: this device does not compute in it");
         return;
     }
-    // The first one's squares' sum is beyond what f16 holds; channels that are whole vectors of
-    // eight, of four, and of neither.
+    // The first sum of squares exceeds the range of f16; channels in whole vectors of eight, of
+    // four, and of neither.
     for (shape, mean) in [
         ([8, 16, 16, 16], 8.0),
         ([3, 20, 7, 9], 0.5),
@@ -275,21 +276,21 @@ fn gpu_batch_norm_lets_no_overflow_pass() {
     let mut inputs = CASE.inputs();
     inputs.x[3] = f32::INFINITY;
     let computed = CASE.computed(&inputs, &device);
-    // The first channel's values are lost, and ReLU must not hide it; the others are as they were.
+    // The first channel's values are lost, and ReLU must not hide it; the others are unchanged.
     assert!(computed.y[..35].iter().all(|value| value.is_nan()));
     assert!(computed.y[35..280].iter().all(|value| value.is_finite()));
     assert!(computed.dweight[0].is_nan() && computed.dweight[1].is_finite());
 }
 
-/// The normalized tensor goes other ways too: it is added to the result, and goes through a ReLU
-/// before or after that. However its gradients meet, they are added up.
+/// The normalization's input has other uses too: it is added to the result, and passes through a
+/// ReLU before or after that. All gradients are added.
 #[test]
 fn gpu_batch_norm_adds_up_what_goes_several_ways() {
     let Some(device) = device("batch normalization on a GPU") else {
         return;
     };
     let halves = device.supports_dtype(FloatDType::F16);
-    // More vectors than units have one of each, and no multiple of the vectors that they have.
+    // More vectors than units with one vector each, and no multiple of their vectors.
     let large = |batch: usize| [batch, 64, 33, 63];
     for (shape, dtype, recompute) in [
         ([3, 8, 5, 7], FloatDType::F32, false),
@@ -317,7 +318,7 @@ fn gpu_batch_norm_adds_up_what_goes_several_ways() {
 }
 
 impl Case {
-    /// `relu(norm(x)) + x`, and the ReLU of `x`, which is computed before that if it is the
+    /// Checks `relu(norm(x)) + x`, and the ReLU of `x`, which is computed before that if it is the
     /// `first`.
     fn check_ways(&self, inputs: &Inputs, expected: &Outputs, device: &Device, first: bool) {
         let tracked = match self.recompute {
@@ -358,7 +359,7 @@ impl Case {
         let name = |what: &str| format!("{what} of {self:?}, first {first}");
         close(&name("y"), &expected_y, &numbers(output), tolerance);
         close(&name("dx"), &expected_dx, &dx, tolerance);
-        // The same without a graph, by the batch's moments.
+        // The same without a graph, with the batch's moments.
         let vector = |values: &[f64]| {
             let values: Vec<f32> = values.iter().map(|value| *value as f32).collect();
             Tensor::<1>::from_floats(values.as_slice(), device)

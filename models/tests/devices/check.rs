@@ -1,15 +1,15 @@
-//! The device that operations are tested on, and the comparison of what it computes.
+//! The device for tests of operations, and the comparison of results.
 
 use burn::tensor::{Device, Tensor};
 use burn_dist::device::DeviceChoice;
 use burn_dist::world::World;
 
-/// The device that is asked for.
+/// Returns the requested device.
 pub(crate) fn asked() -> Option<String> {
     std::env::var("BURN_DIST_TEST_DEVICE").ok()
 }
 
-/// The device, if there is one; says so if not.
+/// Returns the device, if available; prints a message if not.
 pub(crate) fn device(test: &str) -> Option<Device> {
     let asked = asked();
     let choice = asked
@@ -25,13 +25,13 @@ pub(crate) fn device(test: &str) -> Option<Device> {
     }
 }
 
-/// Compares with the largest expected value.
+/// Compares relative to the largest expected value.
 pub(crate) fn close(what: &str, expected: &[f64], computed: &[f64], tolerance: f64) {
     assert_eq!(expected.len(), computed.len(), "{what}");
     let largest = expected.iter().fold(1e-6f64, |most, v| most.max(v.abs()));
     for (place, (expected, computed)) in expected.iter().zip(computed).enumerate() {
         let error = (expected - computed).abs() / largest;
-        // NaN fails too.
+        // Also fails for NaN.
         assert!(
             !(error > tolerance || error.is_nan()),
             "{what}, {place}: {computed}, not {expected}"

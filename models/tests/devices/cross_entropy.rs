@@ -1,11 +1,11 @@
-//! Cross-entropy of classes, mixed and smoothed, against its definition.
+//! Cross-entropy of classes, mixed and smoothed, compared with its definition.
 
 use burn::tensor::{FloatDType, Int, Tensor};
 use kernels::gpu::cross_entropy;
 
 use crate::check::{close, device, numbers};
 
-/// The mean loss of rows of `logits`, and its gradient, in double precision.
+/// Returns the mean loss of rows of `logits`, and its gradient, in double precision.
 fn expected_cross_entropy(
     logits: &[f64],
     classes: &[usize],
@@ -51,7 +51,7 @@ fn gpu_cross_entropy_is_that_of_the_definition() {
                 continue;
             }
             let mut random = fastrand::Rng::with_seed(5);
-            // Numbers that half precision has, some of whose exponentials f32 has not.
+            // Numbers that half precision can represent, some with exponentials beyond f32.
             let logits: Vec<f32> = (0..rows * columns)
                 .map(|at| random.i32(-40..40) as f32 / 8.0 * if at % 50 == 0 { 25.0 } else { 1.0 })
                 .collect();
@@ -76,7 +76,7 @@ fn gpu_cross_entropy_is_that_of_the_definition() {
             let found = cross_entropy(x.clone().cast(dtype), there(&classes), other, smoothing);
             assert_eq!(found.dims(), [1]);
             assert_eq!(FloatDType::from(found.dtype()), FloatDType::F32);
-            // As a scaled loss has it.
+            // Like a scaled loss.
             let dx = x
                 .grad_remove(&mut (found.clone() * 64.0).backward())
                 .unwrap();

@@ -1,4 +1,4 @@
-//! Dropout: which numbers are zero, by a plain Philox from the device's seed.
+//! Dropout: the zeros are compared with a plain Philox from the device's seed.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,12 +8,12 @@ use kernels::gpu::{ThenNorm, batch_norm_train, dropout};
 use crate::EPSILON;
 use crate::check::{close, device, numbers};
 
-/// Taken from a seed to what is drawn by it: the generator is the process's, and tests run side by
-/// side.
+/// Held from the seed to the draws, because tests run in parallel and share the process's
+/// generator.
 static GENERATOR: Mutex<()> = Mutex::new(());
 
-/// The four numbers of Philox4x32-10 for a counter below 2³² and a key of 64 bits, as Salmon et al.
-/// 2011 have it.
+/// Returns the four numbers of Philox4x32-10 for a counter below 2³² and a key of 64 bits, by
+/// Salmon et al. 2011.
 fn philox(counter: u32, mut key: [u32; 2]) -> [u32; 4] {
     let mut x = [counter, 0, 0, 0];
     for _ in 0..10 {
@@ -37,7 +37,7 @@ fn gpu_dropout_is_drawn_by_philox_in_the_order_of_memory() {
     let Some(device) = device("dropout on a GPU") else {
         return;
     };
-    // The authors' known answer for zeros.
+    // The authors' test vector for zeros.
     assert_eq!(
         philox(0, [0; 2]),
         [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]
@@ -73,7 +73,7 @@ fn gpu_dropout_is_drawn_by_philox_in_the_order_of_memory() {
         let share = (65_536.0 / (65_536.0 - f64::from(below))) as f32;
         let expected = |value: f32| -> Vec<f64> {
             let places = (0..batch * channels * height * width).map(|at| {
-                // Images lie with their channels last, whatever they came as.
+                // Images are channels-last in memory, in any input layout.
                 let (pixel, plane) = (at % (height * width), at / (height * width));
                 let (image, channel) = (plane / channels, plane % channels);
                 (image * height * width + pixel) * channels + channel
@@ -95,7 +95,7 @@ fn gpu_dropout_is_drawn_by_philox_in_the_order_of_memory() {
     }
 }
 
-/// Result and gradients of a normalization and dropout behind it, together or one after the other.
+/// Returns result and gradients of a normalization followed by dropout, in one operation or in two.
 fn normalised(
     device: &Device,
     dtype: FloatDType,

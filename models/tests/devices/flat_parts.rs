@@ -1,4 +1,4 @@
-//! Parts of a flat tensor: many are put and taken at once.
+//! Parts of a flat tensor: many are written and read at once.
 
 use burn::tensor::Tensor;
 use kernels::gpu::{put_parts, take_parts};
@@ -10,7 +10,7 @@ fn gpu_parts_of_a_flat_tensor_are_put_and_found_where_they_were_asked_for() {
     let Some(device) = device("flat tensors on a GPU") else {
         return;
     };
-    // Lengths and places with whole vectors and without, and more parts than a kernel takes.
+    // Lengths and offsets with and without whole vectors, and more parts than a kernel takes.
     let lengths = [1, 512, 3, 4, 1000, 128, 257];
     let (mut end, mut parts, mut expected) = (0, Vec::new(), Vec::new());
     for part in 0..40 {

@@ -1,4 +1,4 @@
-//! GELU against its definition, with the normal distribution integrated from its density.
+//! GELU compared with its definition, with the normal distribution integrated from its density.
 
 use burn::tensor::{FloatDType, Tensor};
 use kernels::gpu::gelu;
@@ -6,7 +6,7 @@ use kernels::gpu::gelu;
 use crate::check::{close, device, numbers};
 use crate::inputs::{CASE, Case};
 
-/// The share of the normal distribution below `x`, by its density's integral (Simpson's rule).
+/// Returns Φ(x) as the integral of the density (Simpson's rule).
 fn normal(x: f64) -> f64 {
     let x = x.clamp(-9.0, 9.0);
     let steps = 2000;
@@ -41,7 +41,7 @@ fn gpu_gelu_is_that_of_the_definition() {
                 ..CASE
             };
             let mut inputs = case.inputs();
-            // Far out, where nothing or everything is below.
+            // Where Φ is 0 or 1.
             inputs
                 .x
                 .iter_mut()

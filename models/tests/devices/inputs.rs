@@ -1,4 +1,4 @@
-//! Inputs of operations: random numbers around a mean, of a precision.
+//! Inputs of the operations: random numbers around a mean, in a given precision.
 
 use burn::tensor::{Device, FloatDType, Tensor};
 
@@ -7,13 +7,13 @@ use crate::check::numbers;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) shape: [usize; 4],
-    /// Beside a deviation of about 1.
+    /// With a deviation of about 1.
     pub(crate) mean: f64,
     pub(crate) relu: bool,
     pub(crate) dtype: FloatDType,
-    /// Whether the images lie in memory with their channels last, as a convolution leaves them.
+    /// The images are channels-last in memory, as after a convolution.
     pub(crate) channels_last: bool,
-    /// Whether results are computed again in backward.
+    /// Results are recomputed in backward.
     pub(crate) recompute: bool,
 }
 
@@ -26,7 +26,7 @@ pub(crate) const CASE: Case = Case {
     recompute: false,
 };
 
-/// The inputs, \[batch, channels, height, width\], and \[channels\].
+/// Inputs, \[batch, channels, height, width\], and \[channels\].
 pub(crate) struct Inputs {
     pub(crate) x: Vec<f32>,
     pub(crate) dy: Vec<f32>,

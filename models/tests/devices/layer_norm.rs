@@ -1,4 +1,4 @@
-//! Layer normalization against its definition.
+//! Layer normalization compared with its definition.
 
 use burn::tensor::{FloatDType, Tensor};
 use kernels::gpu::layer_norm;
@@ -7,7 +7,7 @@ use crate::EPSILON;
 use crate::check::{close, device, numbers};
 use crate::inputs::{CASE, Case, Inputs};
 
-/// Output and gradients of input, weight and bias of a layer normalization.
+/// Returns output and gradients of input, weight and bias of a layer normalization.
 fn expected_layer_norm([rows, features]: [usize; 2], inputs: &Inputs) -> [Vec<f64>; 4] {
     let count = rows * features;
     let [mut y, mut dx] = [vec![0.0; count], vec![0.0; count]];
@@ -40,8 +40,7 @@ fn gpu_layer_norm_is_that_of_the_definition() {
         return;
     };
     let half = device.supports_dtype(FloatDType::F16);
-    // One and many rows and features, and numbers of them that no vector and no cube divides; many
-    // parts.
+    // One and many rows and features, and sizes that neither vectors nor cubes divide; many parts.
     for size in [
         [1, 5],
         [3, 7],

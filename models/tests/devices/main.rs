@@ -1,5 +1,5 @@
-//! Compares operations for GPUs with the same in f64. The GPU is wgpu's, in software if there is no
-//! other, or the one that `BURN_DIST_TEST_DEVICE` names (docs/internals/soft-cuda.md).
+//! GPU operations compared with the same in f64. The GPU is wgpu's, in software without a real one,
+//! or the device in `BURN_DIST_TEST_DEVICE`; docs/gpu.md.
 #![cfg(any(feature = "wgpu", feature = "cuda"))]
 
 mod attention;

@@ -1,11 +1,12 @@
-//! Max-pooling, and which of several largest numbers gets the gradient.
+//! Max-pooling, and the gradient among several largest numbers.
 
 use burn::tensor::Tensor;
 use kernels::gpu::{PoolOptions, max_pool2d};
 
 use crate::check::{close, device, numbers};
 
-/// The largest numbers under a window and their places in `x`, the first where there are several.
+/// Returns the largest numbers of each window and their places in `x`, the first if several are
+/// equal.
 fn largest(x: &[f64], shape: [usize; 4], options: PoolOptions) -> Vec<(f64, usize)> {
     let [batch, channels, height, width] = shape;
     let PoolOptions {
@@ -56,7 +57,7 @@ fn gpu_max_pooling_is_the_first_maximum_of_each_window() {
         for recompute in [false, true] {
             let mut random = fastrand::Rng::with_seed(2);
             let count = shape.iter().product();
-            // Few numbers, so that many are the same.
+            // Few distinct numbers, so that many are equal.
             let values: Vec<f64> = (0..count).map(|_| f64::from(random.i8(-2..3))).collect();
             let expected = largest(&values, shape, options);
             let mut dx = vec![0.0; count];

@@ -1,16 +1,16 @@
-//! ReLU, alone and of a sum, also of zero and NaN.
+//! ReLU, alone and of a sum, including zeros and NaN.
 
 use burn::tensor::{Device, FloatDType, Tensor};
 use kernels::gpu::{add_relu, relu};
 
 use crate::check::{close, device, numbers};
 
-/// Values on an autodiff device, in the order of images or with channels last in memory.
+/// Creates values on an autodiff device, in the order of images or channels-last in memory.
 fn leaf(values: &[f64], shape: [usize; 4], channels_last: bool, device: &Device) -> Tensor<4> {
     let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
     let x = Tensor::<1>::from_floats(values.as_slice(), device).reshape(shape);
     match channels_last {
-        // The same numbers at the same places, in other memory.
+        // The same numbers at the same places, in another memory layout.
         true => (x.permute([0, 2, 3, 1]) * 1.0).permute([0, 3, 1, 2]),
         false => x,
     }
@@ -41,7 +41,7 @@ fn gpu_relu_is_that_of_the_definition_alone_and_of_a_sum() {
             }
             let count = shape.iter().product();
             let mut random = fastrand::Rng::with_seed(3);
-            // Few numbers, so that many are zero, alone and in the sum.
+            // Few distinct numbers, so that many are zero, alone and in the sum.
             let mut draw = || -> Vec<f64> {
                 let value = |_| f64::from(random.i8(-4..5)) / 4.0;
                 (0..count).map(value).collect()

@@ -1,4 +1,4 @@
-//! Running means and variances, as the moments of batches change them.
+//! Running means and variances, updated by the moments of batches.
 
 use burn::tensor::Tensor;
 use kernels::gpu::{ThenNorm, batch_norm_train};
@@ -12,7 +12,7 @@ fn gpu_running_statistics_are_blends() {
     let Some(device) = device("running statistics on a GPU") else {
         return;
     };
-    // Whole vectors, and not.
+    // With and without whole vectors.
     for channels in [1, 8, 13, 300] {
         let case = Case {
             shape: [3, channels, 5, 7],

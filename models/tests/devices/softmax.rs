@@ -6,7 +6,7 @@ use kernels::gpu::softmax;
 use crate::check::{close, device, numbers};
 use crate::inputs::{CASE, Case, Inputs};
 
-/// The softmax of each row, and the gradient of what goes in.
+/// Returns the softmax of each row, and the gradient of the input.
 fn expected_softmax([rows, columns]: [usize; 2], inputs: &Inputs) -> [Vec<f64>; 2] {
     let [mut y, mut dx] = [vec![0.0; rows * columns], vec![0.0; rows * columns]];
     for row in 0..rows {
@@ -35,7 +35,7 @@ fn gpu_softmax_is_that_of_the_definition() {
         for (dtype, mean, recompute) in [
             (FloatDType::F32, 0.0, false),
             (FloatDType::F32, 0.0, true),
-            // Whose exponentials would overflow.
+            // Their exponentials would overflow.
             (FloatDType::F32, 200.0, false),
             (FloatDType::F32, -200.0, false),
             (FloatDType::F16, 3.0, false),
@@ -70,7 +70,7 @@ fn gpu_softmax_is_that_of_the_definition() {
             let what = format!("{size:?} in {dtype:?} around {mean}");
             close(&what, &expected[0], &numbers(out), tolerance);
             let exact = dtype != FloatDType::F16 && size[1] > 1;
-            // Only rounding errors remain of one column, and f16 rounds the shares.
+            // With one column only rounding errors remain, and f16 rounds the shares.
             if exact {
                 close(
                     &format!("gradient of {what}"),

@@ -1,4 +1,4 @@
-//! Sums of squares, which norms consist of, of one tensor and of many in one kernel.
+//! Sums of squares, from which norms are computed, of one tensor and of many in one kernel.
 
 use burn::tensor::Tensor;
 use kernels::gpu::sums_of_squares;
@@ -38,7 +38,7 @@ fn gpu_sums_of_squares_are_those_of_the_definition_wherever_the_numbers_lie() {
             "{place:?}"
         );
     }
-    // More tensors than a kernel takes, some without numbers.
+    // More tensors than a kernel takes, some of them empty.
     let lengths = [0, 1, 65_536, 70_000, 3, 257];
     let tensors = || (0..30).map(|i| all.clone().slice(i..i + lengths[i % lengths.len()]));
     let found = numbers(sums_of_squares(tensors()).unwrap());

@@ -50,13 +50,13 @@ impl Case {
         case
     }
 
-    /// The values of tensor `key`.
+    /// Returns the values of tensor `key`.
     pub fn tensor(&self, key: &str) -> &[f32] {
         let found = self.tensors.get(key);
         &found.unwrap_or_else(|| panic!("{}: no {key}", self.name)).1
     }
 
-    /// Names and values of the tensors whose names begin with `prefix/`.
+    /// Returns names and values of the tensors whose names begin with `prefix/`.
     pub fn under(&self, prefix: &str) -> impl Iterator<Item = (&str, &[f32])> {
         self.tensors.iter().filter_map(move |(key, (_, values))| {
             let key = key.strip_prefix(prefix)?.strip_prefix('/')?;
@@ -93,7 +93,7 @@ impl Case {
         std::fs::write(path, safetensors::serialize(views, none).unwrap()).unwrap();
     }
 
-    /// Names, learning rates and optimizers, built as the trainer does.
+    /// Returns names, learning rates and optimizers, built as in the trainer.
     pub fn optimizers(&self) -> Vec<(&'static str, f64, ParameterOptimizer)> {
         let number = |value: &Value| value.as_f64().expect("a number");
         let sgd = &self.optimizers["sgd"];

@@ -1,12 +1,12 @@
-//! The tolerance from PyTorch's results, and a table of results outside of it.
+//! Tolerances for the differences from PyTorch, and a table of larger differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::Case;
 
-/// A tensor's largest gradient below this part of the largest of all is rounding errors.
+/// A tensor's largest gradient below this share of the largest of all counts as rounding error.
 const NO_GRADIENT: f32 = 1e-6;
-/// Adam amplifies rounding errors of gradients below this part of their tensor's largest.
+/// Adam amplifies rounding errors of gradients below this share of their tensor's largest.
 const NOISE: f32 = 1e-3;
 
 /// The comparisons of one golden file.
@@ -17,13 +17,13 @@ pub struct Table {
 
 struct Row {
     tensor: String,
-    /// The difference that is the largest multiple of what is tolerated there.
+    /// The difference with the largest ratio to its tolerance.
     difference: f32,
     tolerated: f32,
 }
 
 impl Row {
-    /// The difference as a multiple of what is tolerated.
+    /// Returns the difference as a multiple of its tolerance.
     fn ratio(&self) -> f32 {
         if self.difference == 0.0 {
             0.0
@@ -77,7 +77,7 @@ impl Table {
         (!failed.is_empty()).then(|| format!("{title}\n{}", failed.join("\n")))
     }
 
-    /// Compares element by element; `tolerated` gives `None` for one that is not compared.
+    /// Compares element by element; an element with the tolerance `None` is skipped.
     fn compare(
         &mut self,
         tensor: String,
@@ -109,7 +109,7 @@ pub struct Tolerances<'a> {
     case: &'a Case,
     /// The largest gradient of all.
     largest_gradient: f32,
-    /// Whether a whole tensor has a true gradient of zero.
+    /// Returns true if the true gradient of the whole tensor is zero.
     idle_tensor: bool,
 }
 
@@ -125,7 +125,7 @@ impl<'a> Tolerances<'a> {
         }
     }
 
-    /// Imported weights are exported again, bit for bit.
+    /// Checks that the export is bitwise equal to the import.
     pub fn same(&self, table: &mut Table, kind: &str, found: &BTreeMap<String, Vec<f32>>) {
         for (key, found, expected) in self.pairs(kind, found) {
             table.compare(format!("{kind}/{key}"), found, expected, |_| {
@@ -156,7 +156,7 @@ impl<'a> Tolerances<'a> {
         }
     }
 
-    /// The state dict after `steps` steps with `learning_rate`.
+    /// Compares the state dict after `steps` steps with `learning_rate`.
     pub fn after_steps(
         &self,
         table: &mut Table,
@@ -195,14 +195,14 @@ impl<'a> Tolerances<'a> {
         );
     }
 
-    /// Whether Adam moves an element by its gradient rather than by rounding errors.
+    /// Returns true if Adam moves an element by its gradient, not by rounding errors.
     fn moves(&self, key: &str, element: usize) -> bool {
         let gradient = self.case.tensor(&format!("grad/{key}"));
         let floor = largest(gradient).max(NOISE * self.largest_gradient);
         gradient[element].abs() > NOISE * floor
     }
 
-    /// Pairs of found and expected tensors, which must be the same tensors.
+    /// Returns the found and expected tensors, which must have the same names.
     fn pairs<'b>(
         &'b self,
         kind: &str,

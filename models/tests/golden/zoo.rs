@@ -1,4 +1,4 @@
-//! The models that golden files name.
+//! The models in golden files.
 
 use burn::tensor::Device;
 use models::{
@@ -20,7 +20,7 @@ pub const MODELS: [&str; 6] = [
     "vit",
 ];
 
-/// The fields of a configuration; each is taken once.
+/// Fields of a configuration; each is taken once.
 struct Sizes<'a> {
     case: &'a str,
     fields: Map<String, Value>,
@@ -46,7 +46,7 @@ impl Sizes<'_> {
     }
 }
 
-/// Compares the model that `case` names.
+/// Compares the model of `case`.
 pub fn check(case: &Case) -> Table {
     let mut sizes = Sizes {
         case: &case.name,
