@@ -29,7 +29,7 @@ use burn_dist::{ProcessGroup, ReduceOp};
 const TOKENS: usize = 64;
 const FEATURES: usize = 48;
 
-/// One layer of the transformer; nothing in it knows of other ranks.
+/// One layer of the transformer; it knows nothing about other ranks.
 #[derive(Module, Debug)]
 struct Layer {
     norm_1: LayerNorm,
@@ -81,9 +81,9 @@ impl Model {
     fn forward(&self, x: Tensor<3>) -> Tensor<2> {
         let mut x = self.embed.forward(x);
         for layer in &self.layers {
-            // The one line for the sake of several ranks: gradients of a layer travel, and its
-            // parameters go, as soon as backward leaves it. Without it everything works, too, but
-            // at the end of backward.
+            // The only line for several ranks: gradients of a layer are sent, and its parameters
+            // released, as soon as backward leaves it. Without this line all of that happens at the
+            // end of backward.
             x = layer.forward(boundary(x));
         }
         self.head.forward(boundary(x).mean_dim(1).squeeze_dim(1))
@@ -97,7 +97,7 @@ fn argument<T: std::str::FromStr>(index: usize, default: T) -> Result<T, String>
     }
 }
 
-/// Peak resident memory of this process in MiB, where the system tells.
+/// Returns the peak resident memory of this process in MiB, if the system reports it.
 fn peak_mib() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM"))?;
@@ -121,9 +121,9 @@ fn train() -> Result<(), Box<dyn std::error::Error>> {
 
     let world = World::from_env()?;
     let group = ProcessGroup::connect(&world)?;
-    // Burn's linear layers make a view of their weights where the input has more than two
-    // dimensions, and keep it for backward. With checkpointing they let it be made, and the weights
-    // be gathered, again.
+    // For inputs with more than two dimensions, Burn's linear layers create a view of their weights
+    // and keep it for backward. With checkpointing they recreate the view, after another gather of
+    // the weights.
     let device = world.device()?.autodiff().gradient_checkpointing();
     let baseline = peak_mib().unwrap_or(0);
     let options = ParallelOptions {

@@ -1,7 +1,7 @@
-//! The suite on MPI: its transport and its own collectives, with ranks that are processes.
+//! Runs the suite on MPI: its transport and its own collectives, with ranks that are processes.
 //!
-//! Started by hand or by `cargo test`, this program starts itself under `mpirun` (or what
-//! BURN_DIST_MPIRUN names) with 2 to 6 ranks. As one of those ranks it runs the suite.
+//! By hand or under `cargo test`, this program starts itself under `mpirun` (or the launcher in
+//! BURN_DIST_MPIRUN) with 2 to 6 ranks. As one of these ranks it runs the suite.
 
 #[path = "conformance/suite.rs"]
 #[macro_use]
@@ -23,18 +23,18 @@ use suite::{Cluster, Order, Outcome, Ranks};
 /// What rank 0 prints when all ranks have passed everything.
 const PASSED: &str = "  all passed";
 
-/// Ranks of a world of two nodes, of which all are tested, and of one of which two on each are.
+/// Ranks in a world of two nodes where all are tested, and in one where two on each are.
 const NODES: usize = 4;
 const DIVIDED_NODES: usize = 6;
 
-/// Ranks on each node that are tested.
+/// Tested ranks per node.
 const ON_NODE: usize = 2;
 
-/// For all ranks of one size together.
+/// Limit for all ranks of one size together.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// For the launcher to end after that. Open MPI's, with PMIx 4.2, sometimes waits for a thread of
-/// its own forever.
+/// Limit for the launcher's end after that. Open MPI's, with PMIx 4.2, sometimes waits for one of
+/// its own threads forever.
 const FAREWELL: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs all sizes; prints what a test harness prints.
+/// Runs all sizes; prints in the format of a test harness.
 fn start_all() -> ExitCode {
     let program = std::env::current_exe().unwrap();
     let mpirun = std::env::var("BURN_DIST_MPIRUN").unwrap_or_else(|_| "mpirun".into());
@@ -60,13 +60,13 @@ fn start_all() -> ExitCode {
             .args(["-n", &size.to_string()])
             .arg(&program)
             .stdin(Stdio::null())
-            // Open MPI refuses root and more ranks than processors unless it is told otherwise.
+            // Open MPI refuses root, and more ranks than CPUs, unless told otherwise.
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
             .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
             .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
             .env("OMPI_MCA_mpi_yield_when_idle", "1");
-        // Not by the exit status: groups were broken on purpose, after which a process does not
-        // wait for the others in MPI's own end, and launchers take that for a failure.
+        // Not by the exit status. The tests break groups on purpose; such a process does not wait
+        // for the others in MPI's finalization, and launchers report that as a failure.
         let passed = run(&mut command);
         let verdict = if passed { "ok" } else { "FAILED" };
         failed += usize::from(!passed);
@@ -83,7 +83,7 @@ fn start_all() -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
-/// Runs the ranks, shows what they say, and finds out whether all have passed everything.
+/// Runs the ranks, prints their output, and returns true if all of them passed everything.
 fn run(command: &mut Command) -> bool {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -99,7 +99,7 @@ fn run(command: &mut Command) -> bool {
     while child.try_wait().unwrap().is_none() {
         if passed && start.elapsed() > FAREWELL {
             println!("  ended the launcher, which did not end");
-            // It hands the signal on.
+            // The launcher forwards the signal.
             let _ = kill_process(Pid::from_child(&child), Signal::TERM);
             child.wait().unwrap();
             break;
@@ -158,7 +158,7 @@ fn be_a_rank(world: &World) -> ExitCode {
     if world.is_main() {
         println!("{PASSED}");
     }
-    // A launcher ends all ranks when the first leaves without MPI's own end.
+    // A launcher ends all ranks when the first leaves without MPI's finalization.
     control.barrier().unwrap();
     ExitCode::SUCCESS
 }
@@ -166,17 +166,17 @@ fn be_a_rank(world: &World) -> ExitCode {
 /// This process's rank among those that MPI started.
 struct Mpi<'a> {
     world: &'a World,
-    /// Works when the group under test is broken on purpose.
+    /// Still works after the group under test was broken on purpose.
     control: &'a ProcessGroup,
     algorithm: Algorithm,
-    /// Whether some of the ranks are tested, in the reverse order.
+    /// True if only some of the ranks are tested, in reverse order.
     divided: bool,
-    /// Whether the ranks are taken to be on two nodes.
+    /// True if the ranks count as two nodes.
     on_nodes: bool,
 }
 
 impl Mpi<'_> {
-    /// The ranks that are tested, in their order.
+    /// Returns the tested ranks, in order.
     fn ranks(&self) -> Vec<usize> {
         let all = 0..self.world.size();
         match self.divided {
@@ -231,7 +231,7 @@ impl Cluster for Mpi<'_> {
             let key = (group.size() - group.rank()) as u64;
             group = group.split(suite::colour(group.rank()), key).unwrap();
         }
-        // A group that breaks also ends the connecting of a rank that is not done with it.
+        // A group that breaks also interrupts a rank that is still connecting.
         self.control.barrier().unwrap();
         let takes_part = ranks.contains(&self.world.rank());
         assert!(!takes_part || (group.transport(), group.world_ranks()) == (name, &ranks));
@@ -244,7 +244,7 @@ impl Cluster for Mpi<'_> {
 }
 
 struct Rank<'a> {
-    /// Nothing on a rank that is not tested.
+    /// `None` on a rank that is not tested.
     group: Option<ProcessGroup>,
     ranks: Vec<usize>,
     control: &'a ProcessGroup,

@@ -1,5 +1,5 @@
-//! `Parallel` on a GPU: the same tests as in host memory. The GPU is wgpu's, in software if there
-//! is no other, or the one that `BURN_DIST_TEST_DEVICE` names (docs/internals/soft-cuda.md).
+//! Runs the tests of `Parallel` on a GPU: wgpu's, in software without a real one, or the device in
+//! `BURN_DIST_TEST_DEVICE`; docs/gpu.md.
 #![cfg(any(feature = "wgpu", feature = "cuda"))]
 
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use burn_dist::world::World;
 #[path = "parallel/models.rs"]
 mod models;
 
-/// With names that tell them from those of host memory.
+/// A module, so that the names differ from those of the tests in host memory.
 #[path = "parallel"]
 mod device {
     pub mod buffers;
@@ -27,17 +27,18 @@ mod device {
 
 use device::zero;
 
-/// Steps of a training that is compared with another: few, since software takes long for a kernel.
+/// Steps of a training that is compared with another; few, because software takes long for a
+/// kernel.
 const STEPS: u64 = 4;
 
-/// What `BURN_DIST_TEST_DEVICE` names.
+/// Returns the device in `BURN_DIST_TEST_DEVICE`.
 fn asked() -> Option<DeviceChoice> {
     let name = std::env::var("BURN_DIST_TEST_DEVICE").ok()?;
     Some(name.parse().unwrap())
 }
 
-/// How far sums in another order may be off, relative to the largest value: CUDA's tensor cores
-/// take products of f32 in TensorFloat-32, which has eleven bits.
+/// Returns the tolerance for sums in another order, relative to the largest value. CUDA's tensor
+/// cores compute products of f32 in TensorFloat-32, which has eleven bits.
 fn rounding() -> f32 {
     match asked() {
         Some(DeviceChoice::Cuda) => 2e-3,
@@ -45,7 +46,7 @@ fn rounding() -> f32 {
     }
 }
 
-/// The device of all models; says so if it is the processor.
+/// Returns the device of all models; prints a message if it is the CPU.
 fn device() -> Device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
     let choose = || match World::single().choose_device(asked().unwrap_or(DeviceChoice::Wgpu)) {

@@ -1,5 +1,5 @@
-//! Groups of some of the ranks: who is in them, in which order, and what an error in one of them
-//! means for the others.
+//! Groups of some of the ranks: their members and order, and the effect of an error on other
+//! groups.
 
 mod world_support;
 
@@ -120,7 +120,7 @@ fn a_part_can_be_divided_again_and_outlives_the_whole() {
     });
 }
 
-/// Ranks 0 and 1 wait for each other in different groups, so neither would ever come.
+/// Ranks 0 and 1 wait for each other in different groups, so neither would ever continue.
 fn errors_of_all(transport: TransportKind, culprit: fn(&ProcessGroup)) -> Vec<String> {
     let meeting = Barrier::new(4);
     let begin = Instant::now();
@@ -162,7 +162,7 @@ fn an_error_in_one_group_reaches_those_who_wait_in_another() {
     }
 }
 
-/// Also on the rank itself, whatever the others do.
+/// Also on this rank itself, whatever the others do.
 #[test]
 fn an_abort_ends_what_this_rank_waits_for_in_other_groups() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
@@ -184,7 +184,8 @@ fn an_abort_ends_what_this_rank_waits_for_in_other_groups() {
     }
 }
 
-/// A rank that hangs is seen where it was last, also by those who wait for it elsewhere.
+/// The error names the last collective of a rank that hangs, also to ranks that wait for it
+/// elsewhere.
 #[test]
 fn an_absent_rank_is_named_in_the_words_of_the_world() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
@@ -224,7 +225,7 @@ fn a_group_of_one_divides_into_itself() {
     assert!(single.barrier().is_err());
 }
 
-/// The folder is named after the groups were made: a run has one when everything is checked.
+/// The folder is set after the groups were created, because a run only has one after its checks.
 #[test]
 fn a_collective_that_fails_leaves_the_flight_recorder_of_its_group() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
@@ -267,7 +268,7 @@ fn bytes_that_are_too_many_to_gather_leave_the_group_as_it_was() {
     }
 }
 
-/// They would take each other's bytes for something else.
+/// They would misread each other's bytes.
 #[test]
 fn ranks_that_were_given_other_algorithms_are_told_apart() {
     let server = world_support::server(4);

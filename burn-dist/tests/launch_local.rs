@@ -1,4 +1,4 @@
-//! The local launcher: what becomes of ranks that fail, and of those that don't.
+//! The local launcher with ranks that fail, and with ranks that do not.
 
 mod world_support;
 
@@ -12,8 +12,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use world_support::*;
 
-/// Not a test: what this executable does when a test below starts it, first as the launcher and
-/// then, started by that, as a rank.
+/// Not a test. The tests below start this executable to run it: first as the launcher, then as its
+/// ranks.
 #[test]
 fn parts() {
     match (part(), World::from_env()) {
@@ -53,7 +53,7 @@ fn launcher(part: &str) {
 /// More ranks than the launcher of the tests below may open files at first.
 const MANY: usize = 24;
 
-/// Lets this process open so many files, and so many if it asks for more.
+/// Sets this process's soft and hard limits on open files.
 fn limit_files(current: u64, maximum: Option<u64>) {
     let limit = Rlimit {
         current: Some(current),
@@ -83,19 +83,19 @@ fn rank(part: &str, world: &World) {
         ("stops early", _) => exit(75),
         ("aborts", 1) => {
             store.abort("the loss is not finite");
-            // The others see it and end sooner.
+            // The others notice the abort and end sooner.
             sleep(Duration::from_millis(300));
             eprintln!("my last words");
             exit(1);
         }
-        // As one that has waited for it until the time-out.
+        // Like a rank that has waited for it until the timeout.
         ("blames", 1) => {
             store.abort_because_of(Some(2), "rank 1 waited 3 s for rank 2");
             exit(1);
         }
         ("blames", 2) => sleep(LIMIT),
         ("returns an error", 1) => {
-            // As a `main` that returns one: all that it had is dropped.
+            // Like a `main` that returns an error: all its values are dropped.
             drop(store);
             eprintln!("my last words");
             exit(1);
@@ -137,7 +137,7 @@ fn rank(part: &str, world: &World) {
     }
 }
 
-/// What a rank does that is told of the failure of another.
+/// Waits until this rank is told of the failure of another.
 fn wait_for_fault(store: &Store, me: usize) {
     let fault = eventually(LIMIT, "a fault", || store.faults().get());
     eprintln!("rank {me} sees: {fault}");
@@ -162,14 +162,15 @@ impl Run {
     }
 
     fn of(mut command: Command, part: &str) -> Self {
-        // What torchrun leaves to those that its ranks start must not be taken for the launcher's.
+        // Variables that torchrun leaves to processes of its ranks must not be taken for the
+        // launcher's.
         command.env("TORCHELASTIC_RUN_ID", "none");
         command.env("TORCHELASTIC_USE_AGENT_STORE", "True");
         let mut process = Process::start(command);
         let mut pids: Vec<_> = (0..if part == "ends in turn" { 2 } else { 3 })
             .map(|_| {
                 let line = process.line("has pid");
-                // The end of "rank 1 has pid 1234", whatever stands before.
+                // The end of "rank 1 has pid 1234", whatever precedes it.
                 let words: Vec<_> = line.rsplit(' ').collect();
                 let pid: i32 = words[0].parse().unwrap();
                 (words[3].to_owned(), Pid::from_raw(pid).unwrap())
@@ -180,8 +181,8 @@ impl Run {
         Self { process, pids }
     }
 
-    /// Waits for the launcher's end and makes sure that no rank is left. Gives its exit code and
-    /// what was written.
+    /// Waits for the launcher's end and checks that no rank is left. Returns its exit code and its
+    /// output.
     fn end(self) -> (Option<i32>, String) {
         let (status, output) = self.process.end();
         for pid in self.pids {
@@ -194,8 +195,8 @@ impl Run {
     }
 }
 
-/// The command on a host whose loopback interface has ::1 alone; none where the system does not let
-/// us make one.
+/// Returns the command on a host whose loopback interface only has ::1; an error if the system does
+/// not let us create one.
 fn without_ipv4_loopback(command: &Command) -> Result<Command, String> {
     let host = |program: &OsStr| {
         let mut host = Command::new("unshare");
@@ -239,7 +240,7 @@ fn all_is_well() {
         let (code, output) = Run::start("all is well").end();
         assert_eq!(code, Some(0), "{output}");
         assert!(output.contains("outcome: all ranks finished"), "{output}");
-        // Lines of rank 0 stay as they are, the others' start with the rank.
+        // Lines of rank 0 stay unchanged, those of the others start with the rank.
         assert!(
             output.contains("\nrank 0 of 3, local rank 0 of 3"),
             "{output}"
@@ -273,7 +274,7 @@ fn who_says_good_bye_and_ends_with_an_error_is_named() {
             let told = format!("rank {other} sees: rank 1 ");
             assert!(output.contains(&told), "{output}");
         }
-        // Nobody waits until the launcher ends them.
+        // No rank waits until the launcher ends it.
         assert!(begin.elapsed() < LIMIT / 2, "{output}");
     });
 }
@@ -297,7 +298,7 @@ fn the_code_of_the_failing_rank_is_kept() {
             output.contains("outcome: rank 1 exited with code 2"),
             "{output}"
         );
-        // The others had the time to tell their own view.
+        // The others had the time to report their own view.
         assert!(output.contains("rank 0 sees: rank 1 failed"), "{output}");
         assert!(
             output.contains("[rank 2] rank 2 sees: rank 1 failed"),
@@ -498,12 +499,12 @@ fn a_limit_of_open_files_that_is_too_low_is_named() {
     });
 }
 
-/// A launcher whose three ranks write more than its own output takes while nobody reads that.
+/// Starts a launcher whose three ranks write more than its own output holds while nobody reads.
 fn unread() -> std::process::Child {
     let mut command = play("much output");
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let launcher = command.spawn().unwrap();
-    // Until its ranks have ended, and longer than it waits for output that rests.
+    // Until its ranks have ended, and longer than it waits for idle output.
     sleep(Duration::from_millis(3000));
     launcher
 }
@@ -525,7 +526,7 @@ fn a_launcher_whose_output_nobody_reads_can_be_told_to_end() {
         assert_eq!(launcher.try_wait().unwrap(), None);
         let pid = Pid::from_child(&launcher);
         rustix::process::kill_process(pid, Signal::TERM).unwrap();
-        // Where the system was so slow that ranks were still there, they were ended by it.
+        // On a slow system the ranks may still run, and the signal ends them.
         let code = launcher.wait().unwrap().code();
         assert!(matches!(code, Some(0 | 143)), "{code:?}");
     });
@@ -535,7 +536,7 @@ fn a_launcher_whose_output_nobody_reads_can_be_told_to_end() {
 fn a_launcher_whose_output_nobody_reads_ends_by_itself() {
     limited(|| {
         let mut launcher = unread();
-        // Read by nobody: the pipe stays open and full.
+        // Nobody reads: the pipe stays open and full.
         let pipe = launcher.stdout.take();
         assert_eq!(launcher.wait().unwrap().code(), Some(0));
         drop(pipe);
@@ -561,7 +562,7 @@ fn ranks_notice_the_death_of_the_launcher() {
         let run = Run::start("waits");
         let Run { process, pids } = run;
         process.signal(Signal::KILL);
-        // Their output has gone with the launcher; that they end shows that they saw the fault.
+        // Their output is gone with the launcher; their end shows that they saw the fault.
         for pid in pids {
             eventually(Duration::from_secs(5), "the ranks end", || {
                 gone(pid).then_some(())
@@ -571,9 +572,9 @@ fn ranks_notice_the_death_of_the_launcher() {
     });
 }
 
-/// Whether a process that is not our child has ended.
+/// Returns true if a process that is not our child has ended.
 fn gone(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-    // A zombie has ended too, even if nobody has asked for it.
+    // A zombie has ended too, even before anybody has waited for it.
     stat.map_or(true, |stat| stat.contains(") Z "))
 }

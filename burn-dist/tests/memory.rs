@@ -1,4 +1,4 @@
-//! What a rank holds under each stage of ZeRO, counted in bytes: the formulas of docs/sharding.md.
+//! Memory of a rank under each stage of ZeRO, in bytes: the formulas of docs/sharding.md.
 
 use std::sync::mpsc;
 use std::thread;
@@ -20,12 +20,12 @@ const RANKS: usize = 4;
 const LAYERS: usize = 64;
 const WIDTH: usize = 256;
 const PARAMETERS: usize = LAYERS * WIDTH * WIDTH;
-/// Bytes per parameter that connections and activations may take, and what is on its way in a step.
+/// Bytes per parameter allowed for connections, activations and messages in flight in a step.
 const BESIDE: f64 = 0.4;
 const ON_ITS_WAY: f64 = 0.5;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Layers of equal size, whose activations are small beside them.
+/// Layers of equal size, with small activations.
 #[derive(Module, Debug)]
 struct Deep {
     layers: Vec<Linear>,
@@ -56,10 +56,10 @@ impl Deep {
     }
 }
 
-/// Bytes per parameter and rank that are held between two steps, and at most while one is made.
+/// Returns the bytes per parameter and rank between two steps, and at most during one.
 fn measure(strategy: Strategy) -> [f64; 2] {
     let options = GroupOptions {
-        // What is in shared memory is not allocated.
+        // Shared memory is not counted by the allocator.
         transport: TransportKind::Tcp,
         ..GroupOptions::default()
     };
@@ -74,7 +74,7 @@ fn measure(strategy: Strategy) -> [f64; 2] {
 }
 
 fn rank(group: &ProcessGroup, strategy: Strategy) -> [f64; 2] {
-    // A thread's first product of matrices makes room as large as the processor's cache, and keeps
+    // A thread's first matrix product allocates a buffer of the size of the CPU's cache, and keeps
     // it.
     let _ = Deep::new(1).loss().backward();
     group.barrier().unwrap();
@@ -95,7 +95,7 @@ fn rank(group: &ProcessGroup, strategy: Strategy) -> [f64; 2] {
         parallel.backward(loss).unwrap();
         parallel.step(1e-4).unwrap();
     };
-    // The optimizer's state comes with the first.
+    // The first step allocates the optimizer's state.
     step();
     step();
     group.barrier().unwrap();

@@ -1,5 +1,5 @@
-//! Ranks of which one may make no shared memory, as in a container that has none: all of them do
-//! without.
+//! Ranks of which one cannot create shared memory, as in a container without it: none of them uses
+//! it.
 
 mod world_support;
 
@@ -17,8 +17,8 @@ use world_support::*;
 const RANKS: usize = 4;
 const WITHOUT: usize = 3;
 
-/// Not a test: what this executable does when a test below starts it, first as the launcher and
-/// then, started by that, as a rank.
+/// Not a test. The tests below start this executable to run it: first as the launcher, then as its
+/// ranks.
 #[test]
 fn parts() {
     match (part(), World::from_env()) {
@@ -53,7 +53,7 @@ fn rank(part: &str, world: &World) {
         }
     };
     println!("transport {}", group.transport());
-    // Small ones and large ones take different ways.
+    // Small and large messages take different paths.
     for len in [3, 50_000] {
         let mut data = vec![world.rank() as f32; len];
         group.all_reduce(&mut data, ReduceOp::Sum).unwrap();
@@ -62,10 +62,10 @@ fn rank(part: &str, world: &World) {
     group.barrier().unwrap();
 }
 
-/// No file of this process may have contents from now on.
+/// Forbids contents in all files of this process from now on.
 fn refuse_files() {
     let heard = Arc::new(AtomicBool::new(false));
-    // Or the signal ends the process.
+    // Otherwise the signal would end the process.
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, heard).unwrap();
     let limit = Rlimit {
         current: Some(0),
@@ -74,7 +74,7 @@ fn refuse_files() {
     setrlimit(Resource::Fsize, limit).unwrap();
 }
 
-/// The launcher's exit code, and what it and the ranks wrote.
+/// Returns the launcher's exit code, and the output of the launcher and the ranks.
 fn run(part: &'static str) -> (i32, String) {
     limited(move || {
         let (status, words) = Process::start(play(part)).end();
@@ -87,7 +87,7 @@ fn ranks_of_one_host_use_tcp_instead() {
     let (code, words) = run("one node");
     assert_eq!(code, 0, "{words}");
     assert_eq!(words.matches("transport tcp").count(), RANKS, "{words}");
-    // Once, by rank 0, and with the rank that is to blame.
+    // Once, by rank 0, and with the rank that causes it.
     assert_eq!(words.matches("using TCP instead").count(), 1, "{words}");
     assert!(words.contains(&format!("rank {WITHOUT}")), "{words}");
 }

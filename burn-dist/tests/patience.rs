@@ -1,6 +1,5 @@
-//! How long ranks wait for each other: longer before the first gradients have gone round than
-//! after, as long as one of them says, and as long as they like; and how long one goes on when its
-//! run has failed.
+//! Timeouts: longer before the first gradients than after, extended by a rank that requests it, and
+//! of any length; and the time that a rank continues after its run has failed.
 
 mod world_support;
 
@@ -14,10 +13,10 @@ use rustix::process::{Signal, getpid, kill_process};
 use world_support::{LIMIT, Process, SECRET, free_port, limited, part, play};
 
 const SHORT: Duration = Duration::from_millis(300);
-/// How late the last rank comes.
+/// Delay of the last rank.
 const LATE: Duration = Duration::from_millis(1200);
 
-/// Runs `work` as two ranks, the second of which is to be late.
+/// Runs `work` as two ranks, the second of which should be late.
 fn pair(
     first: Duration,
     later: Duration,
@@ -49,7 +48,7 @@ fn be_late(group: &ProcessGroup) {
 fn ranks_are_patient_until_the_first_numbers_have_gone_round() {
     let begin = Instant::now();
     let results = pair(Duration::from_secs(60), SHORT, |group| {
-        // Counts and names go round before there are gradients.
+        // Counts and names are exchanged before the first gradients.
         group.gather_bytes(b"name")?;
         group.all_reduce(&mut [1i64], ReduceOp::Sum)?;
         be_late(group);
@@ -127,17 +126,17 @@ fn a_rank_that_comes_too_late_is_the_one_that_failed() {
             .map(|thread| thread.join().unwrap())
             .collect()
     });
-    // It says so itself, since others have told it.
+    // The late rank reports it itself, because others have told it.
     let of_late = faults[1].as_deref().unwrap_or_default();
     assert!(of_late.contains("rank 1 failed: rank "), "{faults:?}");
     assert!(of_late.contains("rank 1 has only reached #0"), "{faults:?}");
 }
 
-/// How long a rank goes on when its run has failed, and how long one sleeps that does.
+/// Time for which a rank continues after its run has failed, and the sleep of one that does.
 const LEASH: Duration = Duration::from_secs(1);
 const SLEEP: Duration = Duration::from_secs(3);
 
-/// Not a test: what this executable does when the test below starts it as a rank.
+/// Not a test. The test below starts this executable to run it as a rank.
 #[test]
 fn parts() {
     let Some(part) = part() else {

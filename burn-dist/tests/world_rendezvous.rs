@@ -1,4 +1,4 @@
-//! Ranks that meet at a store, and everybody who should not.
+//! Ranks that meet at a store, and strangers that must stay out.
 
 mod world_support;
 
@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use world_support::*;
 
-/// Calls `call` on all stores at once, each on a thread of its own.
+/// Runs `call` on all stores at once, each on its own thread.
 fn together<T: Send>(stores: &[Store], call: impl Fn(&Store) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let call = &call;
@@ -30,7 +30,7 @@ fn together<T: Send>(stores: &[Store], call: impl Fn(&Store) -> T + Sync) -> Vec
     })
 }
 
-/// Rank 0, which may host the store, last.
+/// Drops the stores; that of rank 0, which may host the store, last.
 fn leave<const N: usize>(stores: [Store; N]) {
     stores.into_iter().rev().for_each(drop);
 }
@@ -159,7 +159,7 @@ fn other_world_sizes_and_ranks_are_refused_without_harm() {
     });
 }
 
-/// Nobody else has any business there.
+/// No other connection is expected then.
 #[test]
 fn the_store_does_not_listen_while_all_ranks_are_connected() {
     limited(|| {
@@ -215,7 +215,7 @@ fn ranks_of_one_launch_meet_again_when_all_have_left() {
                 .for_each(|run| run.join().unwrap());
         }
         assert!(server.first_fault().is_none());
-        // A run in which one has failed is not followed by another.
+        // A run with a failure is not followed by another.
         let stores: Vec<_> = (0..3)
             .map(|rank| connect(rank, 3, server.address()).unwrap())
             .collect();
@@ -227,8 +227,8 @@ fn ranks_of_one_launch_meet_again_when_all_have_left() {
     });
 }
 
-/// On other hosts than that of rank 0 the next run may begin while the store of the one before is
-/// still there.
+/// On other hosts than that of rank 0, the next run may begin while the previous run's store still
+/// exists.
 #[test]
 fn the_next_run_at_an_address_waits_for_the_one_before_to_end() {
     limited(|| {
@@ -279,7 +279,7 @@ fn missing_ranks_are_named() {
                 )
             );
         }
-        // Who comes too late learns the same, at once.
+        // A rank that comes too late learns the same, at once.
         let late = busy.all_gather("start", &[]).unwrap_err();
         assert!(matches!(late, RendezvousError::Missing { .. }), "{late}");
         let later = connect(3, 4, server.address()).unwrap();
@@ -397,7 +397,7 @@ fn a_launcher_can_report_a_rank_that_never_came() {
         let zero = connect(0, 3, server.address()).unwrap();
         server.report_failure(2, "it exited with code 101");
         assert_eq!(fault(&zero).rank, Some(2));
-        // One who comes later learns of it too.
+        // A rank that comes later learns of it too.
         let one = connect(1, 3, server.address()).unwrap();
         assert_eq!(fault(&one).reason, "it exited with code 101");
         server.report_absence(1, "not true: it is connected");
@@ -450,7 +450,7 @@ fn a_single_rank_needs_no_store() {
     });
 }
 
-// ---- who hosts, and who does not answer ----
+// ---- hosting, and peers that do not answer ----
 
 #[test]
 fn rank_0_hosts_the_store_for_torchrun() {
@@ -463,14 +463,14 @@ fn rank_0_hosts_the_store_for_torchrun() {
                     thread::spawn(move || {
                         let store = Store::connect(&world, LIMIT).unwrap();
                         let result = gather_rank(&store).unwrap();
-                        // Rank 0 may be done long before.
+                        // Rank 0 may have finished long before.
                         thread::sleep(Duration::from_millis(200));
                         assert_eq!(store.faults().get(), None);
                         result
                     })
                 })
                 .into();
-            // The others are there first and wait for it.
+            // The others start first and wait for it.
             thread::sleep(Duration::from_millis(100));
             let zero = Store::connect(&torchrun(0, 3, host, port), LIMIT).unwrap();
             let mut results = vec![gather_rank(&zero).unwrap()];
@@ -502,7 +502,7 @@ fn a_port_in_use_is_named() {
 #[test]
 fn rank_0_must_run_where_master_addr_says() {
     limited(|| {
-        // An address that is kept free for documentation.
+        // An address that is reserved for documentation.
         let world = torchrun(0, 2, "192.0.2.1", free_port());
         let error = Store::connect(&world, LIMIT).unwrap_err();
         assert!(matches!(error, RendezvousError::NotLocal { .. }), "{error}");
@@ -510,7 +510,7 @@ fn rank_0_must_run_where_master_addr_says() {
     });
 }
 
-/// The others would wait for it in vain.
+/// Otherwise the others would wait for it in vain.
 #[test]
 fn the_ranks_beside_a_rank_0_that_can_not_host_are_told_at_once() {
     limited(|| {
@@ -534,7 +534,7 @@ fn the_ranks_beside_a_rank_0_that_can_not_host_are_told_at_once() {
     });
 }
 
-/// They may reach rank 0 by another address, where that is translated on the way.
+/// They may reach rank 0 by another address, for example behind address translation.
 #[test]
 fn ranks_of_other_nodes_that_reach_a_rank_0_that_can_not_host_are_told_too() {
     limited(|| {
@@ -542,7 +542,7 @@ fn ranks_of_other_nodes_that_reach_a_rank_0_that_can_not_host_are_told_too() {
         let start = Instant::now();
         let rank =
             |world: World| thread::spawn(move || gather_rank(&Store::connect(&world, LIMIT)?));
-        // As if the one were the other.
+        // As if one were the other.
         let other = torchrun(1, 2, "127.0.0.2", port);
         let main = on_a_node_of_its_own(0, 2, "192.0.2.1", port);
         for rank in [rank(other), rank(main)] {
@@ -554,7 +554,7 @@ fn ranks_of_other_nodes_that_reach_a_rank_0_that_can_not_host_are_told_too() {
     });
 }
 
-/// A rank that is alone on its node.
+/// Returns the world of a rank that is alone on its node.
 fn on_a_node_of_its_own(rank: usize, size: usize, master: &str, port: u16) -> World {
     let own = [
         ("LOCAL_RANK", "0".to_string()),
@@ -577,7 +577,7 @@ fn a_loopback_address_can_not_serve_two_nodes() {
     });
 }
 
-/// Debian's `/etc/hosts` names the host 127.0.1.1, for which this is one more name to the resolver.
+/// Debian's `/etc/hosts` maps the host name to 127.0.1.1, to which the resolver adds this name.
 /// Other nodes know another address.
 #[test]
 fn a_host_that_calls_itself_127_0_1_1_is_reached_by_its_other_addresses() {
@@ -587,8 +587,8 @@ fn a_host_that_calls_itself_127_0_1_1_is_reached_by_its_other_addresses() {
             let world = on_a_node_of_its_own(rank, 2, master, port);
             thread::spawn(move || Store::connect(&world, LIMIT).unwrap())
         };
-        // 127.0.0.2 as the name that leads elsewhere on other hosts: "127.2" is not a literal
-        // address to us.
+        // 127.0.0.2 stands for a name that resolves differently on other hosts: "127.2" is not a
+        // literal address to us.
         let ranks = [enter(0, "127.257"), enter(1, "127.2")];
         let stores = ranks.map(|rank| rank.join().unwrap());
         assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
@@ -625,8 +625,8 @@ fn silence_is_told_from_strangers() {
         );
         assert!(error.to_string().contains(&address.to_string()), "{error}");
 
-        // A launcher listens before it starts ranks: they do not wait for one that was killed. No
-        // other test listens at this address.
+        // A launcher listens before it starts ranks, so they do not wait for one that was killed.
+        // No other test listens at this address.
         let orphaned = SocketAddr::from(([127, 0, 0, 77], free_port()));
         let error = Store::connect(&world(1, 2, orphaned), 2 * LIMIT).unwrap_err();
         assert!(
@@ -669,7 +669,7 @@ fn garbage_and_slow_connections_disturb_nobody() {
     limited(|| {
         let server = server(3);
         let address = server.address();
-        // More of them than the store keeps, and before any rank is there.
+        // More of them than the store keeps, and before any rank connects.
         let silent: Vec<_> = (0..100)
             .map(|_| TcpStream::connect(address).unwrap())
             .collect();
@@ -723,7 +723,7 @@ fn another_version_is_named() {
     });
 }
 
-/// A connection that has proved that it knows the secret, and now sends what it likes.
+/// Returns a connection that has proved knowledge of the secret and can now send anything.
 fn authenticated(address: SocketAddr, context: &[u8]) -> (TcpStream, Keys) {
     let stream = TcpStream::connect(address).unwrap();
     let deadline = Instant::now() + LIMIT;
@@ -732,7 +732,7 @@ fn authenticated(address: SocketAddr, context: &[u8]) -> (TcpStream, Keys) {
     (stream, session)
 }
 
-/// A message: its type, and numbers below 128.
+/// Returns a message: its type, and numbers below 128.
 fn message(kind: u8, numbers: &[u8]) -> Vec<u8> {
     let length = 1 + numbers.len() as u8;
     [&[kind, 0, 0, 0, length, 0, 0, 0, kind], numbers].concat()
@@ -784,7 +784,7 @@ fn nonsense_about_oneself_is_refused_without_harm() {
     });
 }
 
-/// Whoever is on the way can end a connection, and nothing else.
+/// An attacker on the network can end a connection, and nothing else.
 #[test]
 fn frames_that_were_changed_on_the_way_fail_the_rank_that_sent_them() {
     limited(|| {
@@ -842,7 +842,7 @@ fn frames_of_the_store_that_were_changed_on_the_way_are_a_fault_of_no_rank() {
     });
 }
 
-/// What is logged in this process.
+/// Returns the log of this process.
 fn log() -> String {
     static LOG: OnceLock<Log> = OnceLock::new();
     let log = LOG.get_or_init(|| {
@@ -901,7 +901,7 @@ fn a_flood_of_connections_is_a_few_lines_in_the_log() {
 
 // ---- other processes ----
 
-/// Not a test: what this executable does when a test below starts it as a rank.
+/// Not a test. The tests below start this executable to run it as a rank.
 #[test]
 fn parts() {
     let Some(part) = part() else { return };
@@ -1010,7 +1010,7 @@ fn the_reason_of_a_hosting_rank_0_comes_before_its_end() {
     });
 }
 
-/// torchrun listens at MASTER_PORT itself, and answers in a protocol of its own.
+/// torchrun itself listens at MASTER_PORT, with its own protocol.
 #[test]
 fn ranks_meet_beside_torchruns_own_store() {
     limited(|| {
@@ -1030,7 +1030,7 @@ fn ranks_meet_beside_torchruns_own_store() {
             [0, 1].map(connect).map(|rank| rank.join().unwrap())
         });
         assert!(together(&stores, gather_rank).iter().all(Result::is_ok));
-        // Rank 0 waits with its store for the others.
+        // Rank 0, which hosts the store, waits for the others.
         let [zero, one] = stores;
         drop(one);
         drop(zero);
@@ -1039,8 +1039,8 @@ fn ranks_meet_beside_torchruns_own_store() {
     });
 }
 
-/// Connects two ranks of a run of that name, of which rank 0 comes later, while what listens at the
-/// first of the ports at which they may meet does `answer` everybody.
+/// Connects two ranks of a run of this name. Rank 0 comes later, and a stranger at the first of the
+/// possible ports sends `answer` to everybody.
 fn meet_beside(run: &str, late: Duration, answer: &[u8]) {
     let world = |rank: usize| {
         let own = [
@@ -1080,8 +1080,9 @@ fn meet_beside(run: &str, late: Duration, answer: &[u8]) {
     });
 }
 
-/// Another user of rank 0's node has bound the first derived port and passes everything on to the
-/// one that rank 0 takes then, changed or not: the ranks find each other past it, and it is named.
+/// Another user of rank 0's node has bound the first derived port and relays everything to the port
+/// that rank 0 takes then, changed or not. The ranks find each other past it, and the error names
+/// it.
 #[test]
 fn a_relay_at_the_first_port_is_named_and_passed_over() {
     limited(|| {
@@ -1140,7 +1141,7 @@ fn a_relay_at_the_first_port_is_named_and_passed_over() {
     });
 }
 
-/// Passes on what `from` sends; `flip` is what happens to the last byte of whatever holds a tag.
+/// Relays data from `from`; `flip` changes the last byte of every message with a tag.
 fn pass_on(mut from: TcpStream, mut to: TcpStream, flip: u8) {
     let mut bytes = [0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -1157,7 +1158,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, flip: u8) {
     }
 }
 
-/// Where the ranks were given one port, they can't get past whoever stands there.
+/// With a fixed port, the ranks cannot avoid a stranger at it.
 #[test]
 fn a_relay_at_the_only_port_is_an_error_that_names_it() {
     limited(|| {
@@ -1177,7 +1178,7 @@ fn a_relay_at_the_only_port_is_an_error_that_names_it() {
         let error = Store::connect(&world(1, 2, between), LIMIT).unwrap_err();
         assert!(matches!(error, RendezvousError::Relayed { .. }), "{error}");
         let text = error.to_string();
-        // Both views are named.
+        // The error names both views.
         for end in [between, target] {
             assert!(text.contains(&format!("→ {end}")), "{text}");
         }
@@ -1186,7 +1187,7 @@ fn a_relay_at_the_only_port_is_an_error_that_names_it() {
     });
 }
 
-/// A busy port is no reason not to wait for a rank 0 that is late.
+/// A busy port must not end the wait for a late rank 0.
 #[test]
 fn a_stranger_at_one_of_the_ports_ends_no_patience() {
     limited(|| {
@@ -1195,7 +1196,7 @@ fn a_stranger_at_one_of_the_ports_ends_no_patience() {
     });
 }
 
-/// It knows the protocol and not the secret, and never says what it thinks of a rank's proof.
+/// A stranger that knows the protocol but not the secret, and never answers a rank's proof.
 #[test]
 fn who_never_answers_a_proof_is_passed_over() {
     limited(|| {

@@ -1,7 +1,7 @@
-//! Speed of each kernel in GFLOP/s and as a share of the CPU's peak.
+//! Measures the speed of each kernel in GFLOP/s and as a share of the CPU's peak.
 //!
 //! `cargo run --release -p burn-dist-kernels --example gflops -- [threads] [filter]`; the variable
-//! `BURN_DIST_KERNELS_ISA` chooses another instruction set.
+//! `BURN_DIST_KERNELS_ISA` selects another instruction set.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use kernels::cpu::{
     MaxPool2d, Moments, Rows,
 };
 
-/// The median of the seconds that `run` takes.
+/// Returns the median time of `run` in seconds.
 fn seconds(mut run: impl FnMut()) -> f64 {
     run();
     let mut all = Vec::new();
@@ -32,12 +32,12 @@ fn random(length: usize) -> Vec<f32> {
 /// Prints speeds.
 struct Bench {
     filter: String,
-    /// Floating-point operations per second of all threads, 0 where unknown.
+    /// Floating-point operations per second of all threads, 0 if unknown.
     peak: f64,
 }
 
 impl Bench {
-    /// Something that computes `flops` floating-point operations per call.
+    /// Measures a function with `flops` floating-point operations per call.
     fn flops(&self, name: &str, flops: f64, run: impl FnMut()) {
         if name.contains(&self.filter) {
             let seconds = seconds(run);
@@ -50,7 +50,7 @@ impl Bench {
         }
     }
 
-    /// Something that reads and writes `elements` numbers per call.
+    /// Measures a function that reads and writes `elements` numbers per call.
     fn bytes(&self, name: &str, elements: usize, run: impl FnMut()) {
         if name.contains(&self.filter) {
             let seconds = seconds(run);
@@ -60,7 +60,7 @@ impl Bench {
     }
 }
 
-/// Multiplications and additions per second of one thread that does nothing else.
+/// Returns the multiplications and additions per second of one thread that does nothing else.
 #[cfg(target_arch = "x86_64")]
 fn peak(isa: kernels::cpu::Isa) -> f64 {
     use std::arch::x86_64::*;
@@ -108,7 +108,7 @@ fn peak(isa: kernels::cpu::Isa) -> f64 {
         (0..20).map(|_| time()).fold(f64::MAX, f64::min)
     };
     match isa {
-        // SAFETY: the kernels have found the instruction set.
+        // SAFETY: the kernels have detected the instruction set.
         kernels::cpu::Isa::Avx512 => operations(16) / best(|| unsafe { wide() }),
         // SAFETY: as above.
         kernels::cpu::Isa::Avx2 => operations(8) / best(|| unsafe { narrow() }),

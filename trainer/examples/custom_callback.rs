@@ -1,7 +1,7 @@
-//! Trains the program's own model with the trainer's loop, and watches it with a callback.
+//! Trains a custom model with the trainer's loop and observes it with a callback.
 //!
-//! Run `cargo run --release --example custom_callback -- digits.toml runs/mine train.epochs=1`. The
-//! arguments are a configuration, a run folder and settings.
+//! `cargo run --release --example custom_callback -- digits.toml runs/mine train.epochs=1`: the
+//! configuration, the run folder, and any number of settings.
 
 use std::error::Error;
 
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .run_dir(run_dir)
         .callback(callback)
         .run_model(|device, data| {
-            // Any type that implements `ImageClassifier` works.
+            // Any type that implements `ImageClassifier` works here.
             CnnConfig::new()
                 .with_classes(data.class_names().len())
                 .with_filters([8, 16])

@@ -1,8 +1,7 @@
-//! Trains a CNN on several ranks with a hand-written loop.
+//! Trains a CNN on several ranks with a custom loop.
 //!
-//! One rank: `cargo run --release --example loop_by_hand`. For several ranks, start each as
-//! `torchrun` does, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and
-//! BURN_DIST_SECRET set.
+//! Alone: `cargo run --release --example loop_by_hand`; on several ranks, start it as `torchrun`
+//! would, with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and BURN_DIST_SECRET set.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -36,7 +35,7 @@ fn train(world: &World, group: &ProcessGroup) -> Result<(), Box<dyn Error>> {
     let cross_entropy = CrossEntropyLossConfig::new().init(&device);
     for (step, batch) in (0..).zip(loader.iter(sampler.epoch(0))) {
         let batch = batch?;
-        // Seeds dropout differently on every rank and in every step.
+        // A different dropout mask on every rank and in every step.
         device.seed(seed + (step * size + rank) as u64);
         let (n, shape) = (batch.labels.len(), batch.shape);
         let shape = [n, shape.channels, shape.height, shape.width];

@@ -1,7 +1,7 @@
-//! Trains on the program's own images with the trainer's loop.
+//! Trains with the trainer's loop on custom images.
 //!
-//! Run `cargo run --release --example own_data -- digits.toml runs/mine train.epochs=1`. The
-//! arguments are a configuration, a run folder and settings.
+//! `cargo run --release --example own_data -- digits.toml runs/mine train.epochs=1`: the
+//! configuration, the run folder, and any number of settings.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use trainer::config::Loaded;
 use trainer::data::Splits;
 use trainer::{Trainer, prepare_process};
 
-/// Gray images with a bright bar, vertical or horizontal.
+/// Grey images with a bright bar, vertical or horizontal.
 struct Bars {
     len: usize,
-    /// Index of the first image, so that the two sets share no image.
+    /// Index of the first image, so that no image of one set is in the other.
     first: usize,
     class_names: Vec<String>,
 }
@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         test: Bars::new(2048, 512),
     };
     let trainer = Trainer::new(&loaded, &world).run_dir(run_dir).data(splits);
-    // The configured model, for images and classes like these.
+    // The configuration's model, built for these images and classes.
     let summary = trainer.run()?;
     std::process::exit(summary.exit_code())
 }

@@ -1,4 +1,5 @@
-//! The suite on the transports whose ranks can be threads of one process: shared memory and TCP.
+//! Runs the suite on the transports whose ranks can be threads of one process: shared memory and
+//! TCP.
 
 #[macro_use]
 mod suite;
@@ -17,17 +18,17 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// Ranks that are threads of this process.
 struct Threads(TransportKind);
 
-/// The same, of which only so many, one after the other, share memory: several nodes, in all but
-/// the network.
+/// Threads of which only this many consecutive ones share memory: several nodes, without the
+/// network.
 struct Nodes(usize, Algorithm);
 
-/// Some of the ranks of a larger world, in the reverse order.
+/// Some of the ranks of a larger world, in reverse order.
 struct Parts(TransportKind);
 
-/// The same of a world of nodes with three ranks, of which each has two.
+/// The same in a world of nodes with three ranks each, of which two per node take part.
 struct PartsOfNodes(Algorithm);
 
-/// Ranks over one transport.
+/// Connects ranks over one transport.
 fn connect(transport: TransportKind, size: usize, timeout: Duration) -> Groups {
     let options = GroupOptions {
         transport,
@@ -36,7 +37,7 @@ fn connect(transport: TransportKind, size: usize, timeout: Duration) -> Groups {
     connect_with(options, size, timeout)
 }
 
-/// Ranks of which only so many, one after the other, share memory.
+/// Connects ranks of which only `of` consecutive ones share memory.
 fn on_nodes(of: usize, algorithm: Algorithm, size: usize, timeout: Duration) -> Groups {
     let options = GroupOptions {
         algorithm,
@@ -133,7 +134,7 @@ fn order(algorithm: Algorithm, on_each_node: usize) -> Order {
     }
 }
 
-/// Ranks on nodes of two that are on these in turns.
+/// Ranks that alternate between nodes of two ranks.
 struct InTurns(Algorithm);
 
 impl Cluster for InTurns {
@@ -160,7 +161,7 @@ impl Cluster for InTurns {
         parts.sort_by_key(ProcessGroup::rank);
         let expected = match self.0 {
             Algorithm::NodeFirst => "shm+tcp",
-            // The ring would come to each node several times.
+            // The ring would visit each node several times.
             _ => "tcp",
         };
         assert_eq!(parts[0].transport(), expected);
@@ -168,7 +169,7 @@ impl Cluster for InTurns {
     }
 }
 
-/// The ranks of colour 0, of which there are `size`.
+/// Returns the ranks of colour 0; their number is `size`.
 fn part(all: &Groups, size: usize) -> Groups {
     let parts = each(&all.0, &|group: &ProcessGroup| {
         let key = (group.size() - group.rank()) as u64;
@@ -180,11 +181,11 @@ fn part(all: &Groups, size: usize) -> Groups {
         .partition(|(_, whole)| suite::colour(whole.rank()) == 0);
     assert_eq!((chosen.len(), others.len()), (size, size.div_ceil(2)));
     chosen.sort_by_key(|(part, _)| part.rank());
-    // The world and the other part end with this; what is left is a group of its own.
+    // The world and the other part are dropped here; the remaining part is a group of its own.
     Groups(chosen.into_iter().map(|(part, _)| part).collect())
 }
 
-/// Does `work` with every group at once.
+/// Runs `work` with every group at once.
 fn each<R: Send>(groups: &[ProcessGroup], work: &(impl Fn(&ProcessGroup) -> R + Sync)) -> Vec<R> {
     thread::scope(|scope| {
         let spawn = |group| scope.spawn(move || work(group));
@@ -208,7 +209,7 @@ impl Ranks for Groups {
     }
 }
 
-/// Ends the whole test program when a case hangs: a hang is what these tests are there to find.
+/// Ends the whole test program if a case hangs, because these tests exist to find hangs.
 fn within_limit(test: impl FnOnce() + Send + 'static) {
     let (done, waiting) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -310,15 +311,15 @@ fn mpi_is_refused_where_it_has_not_started_the_ranks() {
     }
 }
 
-/// Models come and go while their ranks stay connected.
+/// Models are created and dropped while their ranks stay connected.
 #[test]
 fn the_memory_of_a_bucket_goes_with_it() {
-    // A length that nothing else has, in pages.
+    // A length in pages that nothing else has.
     let pages = 7919;
     let mapped = || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        // Range, permissions, offset, device and inode, which is 0 where it is of no file, as the
-        // heap is. A line may stand there twice if others map something meanwhile.
+        // Range, permissions, offset, device and inode, which is 0 without a file, as for the heap.
+        // A line may appear twice if others map memory meanwhile.
         let mut ours = BTreeSet::new();
         for line in maps.lines() {
             let words: Vec<&str> = line.split(' ').collect();

@@ -1,7 +1,7 @@
-//! One suite for every transport and every kind of memory: what a collective computes must be what
-//! a plain loop over all ranks' elements computes, and what goes wrong must be named.
+//! One suite for every transport and every kind of memory. A collective must compute the same as a
+//! plain loop over all ranks' elements, and errors must be named.
 //!
-//! It does not know where the ranks are: a [`Cluster`] runs a piece of work as every rank.
+//! The suite does not know where the ranks are: a [`Cluster`] runs a piece of work as every rank.
 
 use std::thread;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// The colour of a rank in a world that is divided unevenly: of `size + size.div_ceil(2)` ranks,
-/// `size` have colour 0.
+/// Returns the colour of a rank in a world that is divided unevenly: of `size + size.div_ceil(2)`
+/// ranks, `size` have colour 0.
 pub fn colour(rank: usize) -> u64 {
     u64::from(rank % 3 == 1)
 }
@@ -21,11 +21,11 @@ pub fn colour(rank: usize) -> u64 {
 const SIZES: [usize; 6] = [1, 2, 3, 4, 5, 6];
 const PATIENT: Duration = Duration::from_secs(30);
 const CASES: u32 = 40;
-/// Lengths of the cases that try everything: no element, fewer than ranks, no multiple of ranks,
-/// several pages.
+/// Lengths for the exhaustive cases: no element, fewer than ranks, no multiple of ranks, several
+/// pages.
 const LENGTHS: [usize; 5] = [0, 1, 37, 3_001, 70_000];
 
-/// Results of all ranks, which may have to travel between processes.
+/// Results of all ranks, which may have to pass between processes.
 #[allow(
     dead_code,
     reason = "threads hand their results over without turning them into bytes"
@@ -62,15 +62,15 @@ impl Outcome for Vec<u32> {
 
 /// Ranks that the suite runs on.
 pub trait Cluster {
-    /// World sizes that there can be.
+    /// Returns the possible world sizes.
     fn sizes(&self) -> Vec<usize>;
 
-    /// One of the sizes, for what need not be tried with all: more than two.
+    /// Returns one of the sizes, more than two, for cases that need not be tried with all.
     fn several(&self) -> usize {
         3
     }
 
-    /// In which order sums are taken; `None` if nothing is said of it.
+    /// Returns the order of sums; `None` if it is unspecified.
     fn order(&self) -> Option<Order> {
         Some(Order::RING)
     }
@@ -79,35 +79,35 @@ pub trait Cluster {
     fn connect(&self, size: usize, timeout: Duration) -> impl Ranks;
 }
 
-/// The order of our sums.
+/// Order of our sums.
 #[derive(Clone, Copy)]
 pub struct Order {
-    /// How many ranks add up what they have before others add theirs; if these are not all ranks,
-    /// or not a divisor of their number, none do.
+    /// Number of ranks that sum before the sum with others; if it is the number of all ranks, or
+    /// does not divide it, there is no such stage.
     pub on_each_node: usize,
-    /// Whether ranks that follow each other are on different nodes.
+    /// True if consecutive ranks are on different nodes.
     pub in_turns: bool,
 }
 
 /// Connected ranks.
 pub trait Ranks {
-    /// What messages call a rank: its number in the world.
+    /// Returns the rank's number in the world, which messages use.
     fn in_world(&self, rank: usize) -> usize {
         rank
     }
 
-    /// Runs `work` as every rank at once and gives the results in rank order.
+    /// Runs `work` as every rank at once and returns the results in rank order.
     fn on_all<R: Outcome>(&self, work: impl Fn(&ProcessGroup) -> R + Sync) -> Vec<R>;
 }
 
-/// Those of the sizes that there can be.
+/// Returns the possible ones of the `wanted` sizes.
 fn sizes<const N: usize>(cluster: &impl Cluster, wanted: [usize; N]) -> Vec<usize> {
     let mut sizes = cluster.sizes();
     sizes.retain(|size| wanted.contains(size));
     sizes
 }
 
-/// Element types whose sums and means a test can foretell exactly.
+/// Element types whose sums and means a test can predict exactly.
 trait Tested: Element {
     fn small(value: u8) -> Self;
     fn reduce(values: &[Self], op: ReduceOp) -> Self;
@@ -143,7 +143,7 @@ tested! {
     u8, u8, |x: u8| x.wrapping_mul(37), u8::wrapping_add, |x| x, |x| x;
 }
 
-/// What rank `rank` brings: small whole numbers, so that sums are exact in every order.
+/// Returns the input of rank `rank`: small integers, so that sums are exact in every order.
 fn input<T: Tested>(rank: usize, len: usize, salt: u64) -> Vec<T> {
     let mut state = salt ^ (rank as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let next = || {
@@ -178,13 +178,14 @@ struct Case {
     len: usize,
     root: usize,
     memory: Memory,
-    /// Whether shards are not as large as each other.
+    /// True if shards have different sizes.
     uneven: bool,
     salt: u64,
 }
 
 impl Case {
-    /// Where a buffer is cut: anywhere, so some shards are empty and some large.
+    /// Returns the cuts of a buffer at arbitrary places, so that some shards are empty and some
+    /// large.
     fn cuts(&self, size: usize) -> Cuts {
         if !self.uneven || self.memory == Memory::Slice {
             return Cuts::Even;
@@ -221,7 +222,7 @@ const DTYPES: [DType; 7] = [
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max];
 const MEMORIES: [Memory; 3] = [Memory::Slice, Memory::Plain, Memory::Bucket];
 
-/// Every collective with every element type, operation and kind of memory once.
+/// Returns every collective once with every element type, operation and kind of memory.
 fn every_combination() -> Vec<Case> {
     let mut all = Vec::new();
     for collective in COLLECTIVES {
@@ -257,10 +258,10 @@ fn every_combination() -> Vec<Case> {
 
 fn case() -> impl Strategy<Value = Case> {
     use {Collective as C, ReduceOp as R};
-    // What training does most.
+    // The most frequent operations of training.
     let collective = [&COLLECTIVES[..], &[C::AllReduce]].concat();
     let (dtype, op, memory) = (DTYPES.to_vec(), OPS.to_vec(), MEMORIES.to_vec());
-    // On both sides of what a collective takes for small.
+    // Around the limit between small and large messages of a collective.
     let len = prop_oneof![
         3 => 0..40usize,
         3 => 0..4000usize,
@@ -290,7 +291,7 @@ fn case() -> impl Strategy<Value = Case> {
     )
 }
 
-/// The elements after the collective, as this rank sees them.
+/// Performs a case and returns the elements that this rank sees afterwards.
 fn perform<T: Tested>(group: &ProcessGroup, case: &Case) -> Vec<T> {
     let Case {
         collective,
@@ -335,7 +336,7 @@ fn perform<T: Tested>(group: &ProcessGroup, case: &Case) -> Vec<T> {
     buffer.as_slice::<T>().unwrap().to_vec()
 }
 
-/// Performs a case as one rank and compares what it sees with what a plain loop computes.
+/// Performs a case as one rank and compares the result with a plain loop.
 fn verify<T: Tested>(group: &ProcessGroup, case: &Case) {
     let (rank, size) = (group.rank(), group.size());
     let inputs: Vec<Vec<T>> = (0..size)
@@ -358,7 +359,7 @@ fn verify<T: Tested>(group: &ProcessGroup, case: &Case) {
     assert!(right, "rank {rank} of {size} has a wrong result: {case:?}");
 }
 
-/// The number in an environment variable that proptest knows, too.
+/// Reads a number from an environment variable that proptest knows, too.
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -378,7 +379,7 @@ pub fn agrees_with_the_sequential_reference(cluster: &impl Cluster) {
             });
         };
         every_combination().iter().for_each(verify);
-        // Every process must draw the same cases, and none may go on to simpler ones alone.
+        // Every process must draw the same cases, and none may shrink them alone.
         let config = Config {
             cases: number("PROPTEST_CASES").map_or(CASES, |cases| cases as u32),
             failure_persistence: None,
@@ -400,8 +401,8 @@ pub fn agrees_with_the_sequential_reference(cluster: &impl Cluster) {
     }
 }
 
-/// Sums of arbitrary floats depend on the order: every rank must see the same bits, and twice the
-/// same; with algorithms of our own those of their order, in whatever memory and however reduced.
+/// Sums of arbitrary floats depend on the order. Every rank must see the same bits, twice the same;
+/// our own algorithms must give the bits of their order, in any memory and with any reduction.
 pub fn all_ranks_see_the_same_bits(cluster: &impl Cluster) {
     for size in sizes(cluster, [2, 3, 4, 5, 6]) {
         let (ranks, order) = (cluster.connect(size, PATIENT), cluster.order());
@@ -574,7 +575,7 @@ pub fn compressed_means_are_near_and_the_same_everywhere(cluster: &impl Cluster)
     }
 }
 
-/// The bits of a mean of arbitrary floats that are compressed on their way.
+/// Returns the bits of a mean of arbitrary floats that are compressed for sending.
 fn compressed_mean(
     group: &ProcessGroup,
     len: usize,
@@ -624,7 +625,7 @@ fn compressed_mean(
             assert!(group.transport() == "shm" || found.iter().all(short));
         }
     }
-    // Other reductions are exact, whatever is asked for.
+    // Other reductions are exact, whatever compression is requested.
     let most = group
         .start_all_reduce(buffer(), ReduceOp::Max)
         .wait()
@@ -644,7 +645,7 @@ fn compressed_mean(
     whole.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Ranks that compress differently would take each other's bytes for other numbers.
+/// Ranks that compress differently would misread each other's bytes.
 pub fn other_compression_is_an_error_on_all_ranks(cluster: &impl Cluster) {
     for size in sizes(cluster, [cluster.several()]) {
         let errors = cluster.connect(size, PATIENT).on_all(|group| {
@@ -665,8 +666,8 @@ pub fn other_compression_is_an_error_on_all_ranks(cluster: &impl Cluster) {
     }
 }
 
-/// Collectives complete in the order of their start, whatever is waited for first, and blocking
-/// calls take their turn behind them.
+/// Collectives complete in the order of their start, whichever is awaited first, and blocking calls
+/// queue behind them.
 pub fn asynchronous_collectives_keep_their_order(cluster: &impl Cluster) {
     for size in sizes(cluster, [cluster.several()]) {
         cluster.connect(size, PATIENT).on_all(|group| {
@@ -707,7 +708,8 @@ pub fn bytes_of_different_lengths_are_gathered(cluster: &impl Cluster) {
     }
 }
 
-/// Ranks that call different things get an error that names both, and the group is unusable then.
+/// Ranks that call different collectives get an error that names both, and the group is then
+/// unusable.
 pub fn disagreement_is_an_error_on_all_ranks(cluster: &impl Cluster) {
     type Odd = fn(&ProcessGroup) -> Result<(), burn_dist::Error>;
     let odd: [(&str, Odd); 5] = [
@@ -734,7 +736,7 @@ pub fn disagreement_is_an_error_on_all_ranks(cluster: &impl Cluster) {
         let ranks = cluster.connect(size, PATIENT);
         let odd_one = format!("rank {}", ranks.in_world(1));
         let errors = ranks.on_all(|group| {
-            // A rank may still be in the barrier when the news arrives.
+            // A rank may still be in the barrier when the abort arrives.
             let met = group.barrier();
             let result = match group.rank() {
                 1 => odd(group),
@@ -752,8 +754,7 @@ pub fn disagreement_is_an_error_on_all_ranks(cluster: &impl Cluster) {
     }
 }
 
-/// So do ranks of which one half calls something else: those that are told apart have numbers of
-/// both.
+/// The same for two halves of the ranks: the error names numbers of both.
 pub fn halves_that_disagree_are_named(cluster: &impl Cluster) {
     for size in sizes(cluster, [cluster.several()]) {
         let ranks = cluster.connect(size, PATIENT);
@@ -790,7 +791,7 @@ pub fn halves_that_disagree_are_named(cluster: &impl Cluster) {
     }
 }
 
-/// So do ranks that cut a buffer in different places.
+/// The same for ranks that cut a buffer in different places.
 pub fn other_cuts_are_an_error_on_all_ranks(cluster: &impl Cluster) {
     for size in sizes(cluster, [cluster.several()]) {
         let errors = cluster.connect(size, PATIENT).on_all(|group| {
@@ -834,7 +835,7 @@ pub fn an_abort_reaches_the_others_with_its_reason(cluster: &impl Cluster) {
         let ranks = cluster.connect(size, PATIENT);
         let guilty = format!("rank {}", ranks.in_world(2));
         let errors = ranks.on_all(|group| {
-            // A rank may still be in the barrier when the news arrives.
+            // A rank may still be in the barrier when the abort arrives.
             let met = group.barrier();
             if group.rank() == 2 {
                 group.abort("the disk is full");
@@ -866,7 +867,7 @@ pub fn wrong_arguments_leave_the_group_usable(cluster: &impl Cluster) {
     }
 }
 
-/// Gives the names of all tests of the suite to the macro `$then`.
+/// Passes the names of all tests of the suite to the macro `$then`.
 #[macro_export]
 macro_rules! for_each_test {
     ($then:ident) => {

@@ -1,4 +1,4 @@
-//! Models that come with reparameterizations of their own: LoRA adapters on frozen weights.
+//! Models with their own reparameterizations: LoRA adapters on frozen weights.
 
 use burn::module::{Lora, Module};
 use burn::optim::SgdConfig;
@@ -14,7 +14,7 @@ const STRATEGIES: [Strategy; 4] = [
     Strategy::Zero3,
 ];
 
-/// Adapters without chance: Burn's generator is shared by the whole process.
+/// Creates adapters without random numbers, because the whole process shares Burn's generator.
 fn adapted(seed: u64) -> Net {
     use burn::module::{ModuleMapper, Param};
     use burn::tensor::{Tensor, TensorData};
@@ -114,13 +114,13 @@ fn copies_keep_the_adapters_and_averages_are_those_of_the_adapters() {
                 "{strategy}"
             );
             assert_ne!(averaged, scalar(&outcome.plain.loss(batch(9, 0..4))));
-            // Folded in they compute the same.
+            // Merged into the weights they compute the same.
             let folded = outcome.averaged.materialize();
             assert_eq!(values(&folded).len(), values(&Net::new(1)).len());
             let folded = scalar(&folded.loss(batch(9, 0..4)));
             assert!((folded / averaged - 1.0).abs() < 1e-5, "{strategy}");
 
-            // What is trained goes on, and what is frozen stays.
+            // Trainable parameters continue from the state, and frozen ones stay.
             let single = ProcessGroup::single();
             let frozen = outcome.model.blocks[0].weight.base().into_data();
             let mut again =

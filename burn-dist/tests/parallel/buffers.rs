@@ -9,8 +9,8 @@ use crate::models::{Normed, Values, batch, on_ranks, value_at, values};
 
 const MEAN: &str = "norm.running_mean";
 
-/// The values of every rank's model after three steps on data of its own, its buffers taken from
-/// rank 0 at the end or not, and after a fourth step on common data.
+/// Returns the values of every rank's model after three steps on its own data, with or without
+/// buffers from rank 0 at the end, and after a fourth step on common data.
 fn train(sync: bool) -> Vec<[Values; 2]> {
     on_ranks(3, TransportKind::Auto, move |group| {
         let rank = group.rank();
@@ -45,7 +45,7 @@ fn running_statistics_follow_each_rank_until_they_are_synchronised() {
     let synced = train(true);
     assert_ne!(mean(&drifted[0][0]), mean(&drifted[1][0]));
     assert_ne!(mean(&drifted[0][0]), mean(&drifted[2][0]));
-    // Rank 0's hold for all, and no update from before comes back with the next step.
+    // All ranks have rank 0's buffers, and the next step does not restore an earlier update.
     for rank in &synced {
         assert_eq!(rank[0], drifted[0][0]);
         assert_eq!(rank[1], drifted[0][1]);

@@ -1,5 +1,4 @@
-//! Checkpoints from several ranks, read by any number of ranks, and every way in which they are
-//! damaged.
+//! Checkpoints from several ranks, read by any number of ranks, and all kinds of damage to them.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -43,7 +42,7 @@ impl Net {
         }
     }
 
-    /// The loss on the inputs of one rank in one step, computed in a type.
+    /// Returns the loss on the inputs of one rank in one step, computed in a type.
     fn loss(&self, rank: usize, step: u64, dtype: FloatDType) -> Tensor<1> {
         let value = |i: usize| ((i * 7 + rank * 3 + step as usize * 5) % 11) as f32 / 11.0;
         let values: Vec<f32> = (0..4 * 6).map(value).collect();
@@ -58,7 +57,7 @@ fn adamw() -> ParameterOptimizer {
     AdamWConfig::new().into()
 }
 
-/// For matrices; AdamW for the others.
+/// Muon for matrices; AdamW for the others.
 fn muon() -> ParameterOptimizer {
     let is_matrix = |spec: &ParameterSpec| spec.shape.len() == 2;
     let matrices = ParameterGroup::new("matrices", is_matrix, MuonConfig::new());
@@ -111,14 +110,14 @@ fn on_ranks<T: Send>(size: usize, rank: impl Fn(ProcessGroup) -> T + Sync) -> Ve
     })
 }
 
-/// Trains six steps and writes checkpoints after 2 and 4; gives the checksum of the end.
+/// Trains six steps and writes checkpoints after 2 and 4; returns the final checksum.
 fn write(folder: &Path, size: usize, optimizer: fn() -> ParameterOptimizer) -> Checksum {
     let checksums = on_ranks(size, |group| {
         let mut training = Parallel::new(Net::new(8), optimizer(), Strategy::Ddp, &group).unwrap();
         let mut writer = Writer::start(folder, &group, TIMEOUT).unwrap();
         train(&mut training, 1..=2);
         assert!(writer.submit(job(&training, 2)).is_none());
-        // Goes on while the first one is written.
+        // Continues while the first one is written.
         train(&mut training, 3..=4);
         let first = writer.submit(job(&training, 4)).unwrap().unwrap();
         assert_eq!(first.step, 2);
@@ -130,7 +129,7 @@ fn write(folder: &Path, size: usize, optimizer: fn() -> ParameterOptimizer) -> C
     checksums[0]
 }
 
-/// Continues from a checkpoint to step 6; gives the checksum of the end.
+/// Continues from a checkpoint to step 6; returns the final checksum.
 fn resume(path: &Path, size: usize, optimizer: fn() -> ParameterOptimizer) -> Checksum {
     let checksums = on_ranks(size, |group| {
         let mut training = Parallel::new(Net::new(8), optimizer(), Strategy::Ddp, &group).unwrap();
@@ -235,7 +234,7 @@ fn another_precision_continues_too() {
     let mut f16 = Parallel::new(Net::new(8), adamw(), half(), &group).unwrap();
     f16.restore(&Source::open(&path(0)).unwrap()).unwrap();
     assert_eq!(f16.checksum().unwrap(), f32.checksum().unwrap());
-    // Without an average in the checkpoint it starts anew.
+    // Without an average in the checkpoint it starts again.
     let weight = |model: Net| model.first.weight.val().into_data();
     assert_eq!(
         weight(f16.valid_ema().unwrap().unwrap()),
@@ -297,7 +296,7 @@ fn steps(folder: &Path) -> Vec<u64> {
     found.iter().map(|found| found.step).collect()
 }
 
-/// Writes checkpoints of these steps, of which three are kept.
+/// Writes checkpoints of these steps; three are kept.
 fn write_steps(folder: &Path, steps: &[u64]) {
     let group = ProcessGroup::single();
     let training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
@@ -314,7 +313,7 @@ fn a_run_that_went_back_keeps_what_it_writes() {
     write_steps(folder.path(), &[1, 8, 9]);
     write_steps(folder.path(), &[2, 3, 4]);
     assert_eq!(steps(folder.path()), [2, 3, 4, 8, 9]);
-    // What it overtakes counts again.
+    // Checkpoints that it overtakes count again.
     write_steps(folder.path(), &[10]);
     assert_eq!(steps(folder.path()), [8, 9, 10]);
 }
@@ -328,7 +327,7 @@ fn what_a_run_went_back_behind_is_set_aside_and_stays() {
     let names = ["abandoned-0000000008", "abandoned-0000000009"];
     assert_eq!(aside, names.map(path));
     assert_eq!(steps(folder.path()), [1]);
-    // Once more, from the same step.
+    // Again, from the same step.
     write_steps(folder.path(), &[8]);
     let again = set_aside(folder.path(), 1).unwrap();
     assert_eq!(again, [path("abandoned-0000000008-2")]);
@@ -425,7 +424,7 @@ fn ranks_continue_from_the_same_state() {
     }
 }
 
-/// A model with tensors that are no floats.
+/// A model with tensors that are not floats.
 #[derive(Module, Debug)]
 struct Masked {
     linear: Linear,
@@ -497,7 +496,7 @@ fn what_earlier_attempts_left_unfinished_goes() {
 #[test]
 fn what_cannot_be_removed_stops_no_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    // No folder, so that it cannot be removed as one.
+    // A file, so that it cannot be removed as a folder.
     let left = folder.path().join(".writing-00ff-0000000002");
     fs::write(&left, "").unwrap();
     write_steps(folder.path(), &[1, 2]);
@@ -523,7 +522,7 @@ fn the_second_of_two_checkpoints_of_a_step_replaces_the_first() {
         };
         let before = training.state().unwrap();
         train(&mut training, 1..=2);
-        // Rank 0 comes to all of them last.
+        // Rank 0 is the last to reach all of them.
         if group.rank() == 0 {
             thread::sleep(Duration::from_millis(300));
         }
@@ -555,7 +554,7 @@ fn a_folder_that_cannot_be_written_is_an_error_of_the_checkpoint_alone() {
     let error = Writer::start(&file.join("checkpoints"), &group, TIMEOUT).unwrap_err();
     assert!(error.to_string().contains("cannot create"), "{error}");
 
-    // The folder goes away while the run goes on; a file stands in its place.
+    // The folder disappears during the run; a file stands in its place.
     let place = folder.path().join("checkpoints");
     let mut training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
     let mut writer = Writer::start(&place, &group, TIMEOUT).unwrap();
@@ -588,7 +587,7 @@ fn a_rank_that_writes_nothing_does_not_hold_up_the_run() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// The other ranks cannot say there that they write nothing.
+/// The other ranks cannot report there that they write nothing.
 #[test]
 fn a_folder_that_is_taken_away_meanwhile_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
@@ -619,7 +618,7 @@ fn a_folder_that_is_taken_away_meanwhile_is_noticed() {
     assert!(time < TIMEOUT, "{time:?}");
 }
 
-/// Whether rank 0 is done with its share in there.
+/// Returns true if rank 0 has finished its share in the folder.
 fn has_share(hidden: &Path) -> bool {
     hidden.join("rank-00000.done").exists()
 }
@@ -646,7 +645,7 @@ fn what_is_on_its_way_when_a_training_is_given_up_arrives() {
     let folder = tempfile::tempdir().unwrap();
     on_ranks(2, |group| {
         let training = Parallel::new(Net::new(4), adamw(), Strategy::Ddp, &group).unwrap();
-        // No clock reaches so far.
+        // No clock reaches this time.
         let mut writer = Writer::start(folder.path(), &group, Duration::MAX).unwrap();
         if group.rank() == 1 {
             thread::sleep(Duration::from_millis(200));
@@ -656,9 +655,9 @@ fn what_is_on_its_way_when_a_training_is_given_up_arrives() {
     assert_eq!(steps(folder.path()), [1]);
 }
 
-/// Trains up to step `until` on `size` ranks, from a checkpoint if there is one, and writes one at
-/// the end. All ranks see the same data, so that the world size does not matter. Gives the loss of
-/// the last step, and the averages of the parameters.
+/// Trains up to step `until` on `size` ranks, from a checkpoint if given, and writes one at the
+/// end. All ranks see the same data, so that the world size does not matter. Returns the loss of
+/// the last step and the averages of the parameters.
 fn leg(
     folder: &Path,
     from: Option<u64>,
@@ -670,7 +669,7 @@ fn leg(
     leg_with(folder, from, until, size, (options, optimizer))
 }
 
-/// The same with further options.
+/// Does the same with other options.
 fn leg_with(
     folder: &Path,
     from: Option<u64>,
@@ -691,8 +690,8 @@ fn leg_with(
             },
             ..options.clone()
         };
-        // Not from the generator that all tests of the process share: which model it gives depends
-        // on who is faster, and with one of them two optimizers that are the same differed by 2e-4
+        // Not from the generator that all tests of the process share. The resulting model would
+        // depend on the order of the tests, and for one model two equal optimizers differed by 2e-4
         // of the loss.
         let seed = 10 * group.rank() as u64;
         let net = Net::new(8).map(&mut Fill { seed });
@@ -722,7 +721,7 @@ fn leg_with(
     legs.swap_remove(0)
 }
 
-/// Where parameters are not in host memory, Burn steps them; a training may move there and back.
+/// Burn steps parameters that are not in host memory; a training may move there and back.
 #[test]
 fn what_burn_has_stepped_is_stepped_here_and_back() {
     let by_burn: fn() -> ParameterOptimizer =
@@ -781,12 +780,12 @@ fn any_number_of_ranks_continues_any_strategy() {
         ("adamw", adamw, 1e-6),
         ("momentum", momentum, 1e-6),
         ("lion", || LionConfig::new().into(), 1e-6),
-        // These have to see whole parameters.
+        // These need whole parameters.
         ("lamb", lamb, 1e-6),
         ("adafactor", || AdafactorConfig::new().into(), 1e-6),
-        // Four samples have four directions; in all others it takes rounding for gradients, and
-        // makes that as large: in 300 runs on wgpu, from other initial models, up to 3e-5 of the
-        // loss, where no other was off by 7e-7.
+        // Four samples have four directions. In all others it takes rounding errors for gradients
+        // and scales them up to the same size: in 300 runs on wgpu, from other initial models, up
+        // to 3e-5 of the loss, while no other optimizer was off by 7e-7.
         ("muon", muon, 1e-3),
     ];
     for (name, optimizer, tolerance) in optimizers {
@@ -819,7 +818,7 @@ fn any_number_of_ranks_continues_any_strategy() {
         }
         let rounding = crate::rounding();
         let difference = (whole.0 - resharded.0).abs();
-        // Where products are rounded more than sums, a small loss is off by more than its share.
+        // If products are rounded more than sums, a small loss differs by more than its share.
         assert!(
             difference <= tolerance * whole.0.abs() + (rounding - 1e-5),
             "{name}: {whole:?} {resharded:?}"
@@ -838,7 +837,7 @@ fn any_number_of_ranks_continues_any_strategy() {
 }
 
 impl Net {
-    /// A checkpoint of an untrained model, for several trainings to begin with.
+    /// Writes a checkpoint of an untrained model, from which several trainings start.
     fn save_first(folder: &Path, optimizer: fn() -> ParameterOptimizer) {
         leg(folder, None, 0, 1, (Strategy::Ddp, optimizer));
     }
@@ -868,7 +867,7 @@ fn sets_of_shards_continue_and_are_continued() {
             (4, sharded(Strategy::Zero3, 0)),
         ];
         for (from, (size, options)) in (0..).zip(legs) {
-            // Whole parameters have one owner in all, where sums vary.
+            // Whole parameters have a single owner where sums vary.
             let one_set = adds_up && sums_vary();
             let set = match options.shard_within {
                 ShardWithin::Ranks(ranks) if !one_set => ranks.get(),
@@ -906,7 +905,7 @@ fn a_part_that_is_missing_is_noticed() {
     let parts = &source.manifest().files[1].parts;
     assert!(!parts.is_empty(), "rank 1 has parts");
     assert!(source.manifest().files.iter().all(|file| {
-        // Nobody wrote the whole.
+        // No rank wrote the whole state.
         file.bytes * 3
             < source
                 .manifest()
@@ -916,7 +915,7 @@ fn a_part_that_is_missing_is_noticed() {
                 .sum::<u64>()
                 * 2
     }));
-    // A manifest without the second file: what was in it is missing.
+    // A manifest without the second file: its contents are missing.
     let text = fs::read_to_string(path.join("manifest.json")).unwrap();
     let mut manifest: serde_json::Value = serde_json::from_str(&text).unwrap();
     manifest["files"].as_array_mut().unwrap().pop();
@@ -928,7 +927,7 @@ fn a_part_that_is_missing_is_noticed() {
     assert!(error.contains("elements"), "{error}");
 }
 
-/// What the micro-batches before it left would be added to those after it.
+/// The gradients of the earlier micro-batches would be added to those after the restore.
 #[test]
 fn a_state_is_restored_between_steps_alone() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! Gradients that travel in a shorter form: replicas stay equal, all strategies agree, and training
-//! is not led astray.
+//! Compressed gradients: replicas stay equal, all strategies agree, and the loss stays close.
 
 use burn_dist::parallel::{ParallelOptions, ShardWithin, Strategy};
 use burn_dist::{Compression, TransportKind};
@@ -7,7 +6,7 @@ use burn_dist::{Compression, TransportKind};
 use crate::models::{on_ranks, values};
 use crate::zero::{STAGES, adamw, train, with};
 
-/// The losses and the parameters of rank 0.
+/// Returns the losses and the parameters of rank 0.
 fn trained(
     size: usize,
     transport: TransportKind,

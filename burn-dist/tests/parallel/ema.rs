@@ -19,7 +19,7 @@ fn options(ema: Option<EmaOptions>) -> ParallelOptions {
     }
 }
 
-/// Trains; gives the parameters at the start and after every step, and the averages at the end.
+/// Trains; returns the parameters at the start and after every step, and the averages at the end.
 fn train(group: &ProcessGroup, ema: Option<EmaOptions>) -> (Vec<Values>, Option<Values>) {
     let mut parallel = Parallel::new(Net::new(1), SgdConfig::new(), options(ema), group).unwrap();
     let mut all = vec![values(&parallel.valid().unwrap())];
@@ -110,7 +110,7 @@ fn skipped_steps_leave_the_average_and_buffers_are_those_of_the_model() {
     assert_eq!(trained(&second), trained(&first));
 }
 
-/// First the head alone, then everything: what was frozen has its value as its average.
+/// First the head alone, then everything: a frozen parameter has its value as its average.
 #[test]
 fn what_was_frozen_has_its_value_as_its_average() {
     let group = ProcessGroup::single();

@@ -1,4 +1,4 @@
-//! Ranks that do not fit together, and ranks that fail.
+//! Ranks with different settings, and ranks that fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use burn_dist::{
 
 use crate::models::{Net, Normed, batch, on_ranks, on_ranks_with, patient, values};
 
-/// The errors that ranks get when each builds the model that `build` gives it.
+/// Returns the errors of ranks for the models that `build` creates.
 fn set_up(size: usize, build: impl Fn(usize) -> Net + Send + Sync + 'static) -> Vec<String> {
     on_ranks(size, TransportKind::Auto, move |group| {
         let model = build(group.rank());
@@ -153,7 +153,7 @@ fn a_rank_that_gives_up_ends_the_step_of_the_others() {
             parallel.step(0.1)?;
             Ok(())
         };
-        // A rank may still be in its first step when the news arrives.
+        // A rank may still be in its first step when the abort arrives.
         let first = step(&mut parallel);
         if group.rank() == 1 {
             group.abort("the disk is full");
@@ -171,7 +171,7 @@ fn a_rank_that_gives_up_ends_the_step_of_the_others() {
             assert!(by_rank_1, "{told:?}");
         }
         assert!(begin.elapsed() < Duration::from_secs(20));
-        // And it stays failed.
+        // The failure is permanent.
         assert!(step(&mut parallel).is_err());
         error.to_string()
     });
@@ -181,7 +181,7 @@ fn a_rank_that_gives_up_ends_the_step_of_the_others() {
 #[test]
 fn a_rank_that_changes_its_parameters_is_found() {
     let errors = on_ranks(3, TransportKind::Auto, |group| {
-        // Settings that nobody can look at.
+        // Settings that cannot be inspected.
         let penalty = if group.rank() == 1 { 0.5 } else { 0.0 };
         let decay = WeightDecayConfig::new(penalty);
         let sgd = SgdConfig::new().with_weight_decay(Some(decay)).build();
@@ -196,7 +196,7 @@ fn a_rank_that_changes_its_parameters_is_found() {
     assert_all_say(&errors, &["rank(s) 1 differ from those of rank 0"]);
 }
 
-/// Where the state is sharded, each rank would step its own part in its own way, and all would have
+/// With a sharded state, each rank would step its own part in its own way, and all would receive
 /// the result.
 #[test]
 fn other_settings_of_the_optimizer_are_named() {
@@ -243,7 +243,7 @@ fn other_learning_rates_are_named_and_no_step_is_made() {
             backward(&mut parallel);
             let rate = if group.rank() == 1 { 0.2 } else { 0.1 };
             let error = parallel.step(rate).unwrap_err().to_string();
-            // And it stays failed.
+            // The failure is permanent.
             let loss = parallel.model().loss(batch(0, 0..4));
             assert!(parallel.backward(loss).is_err());
             error
@@ -280,7 +280,7 @@ fn a_loss_of_several_numbers_is_refused() {
     assert_all_say(&errors, &["got a tensor of 6 elements"]);
 }
 
-/// Also where the rank stays, as one that only logs the error.
+/// Also if the rank continues, as one that only logs the error.
 #[test]
 fn a_call_out_of_order_on_one_rank_is_told_to_the_others() {
     let begin = Instant::now();
@@ -320,7 +320,7 @@ fn backward(parallel: &mut Parallel<Net>) {
     parallel.backward(loss).unwrap();
 }
 
-/// Makes every parameter twice as long and leaves its hook in place.
+/// Doubles the length of every parameter and leaves its hook in place.
 struct Lengthen;
 
 impl ModuleMapper for Lengthen {
@@ -409,8 +409,8 @@ fn a_loss_without_gradients_on_one_rank_reaches_the_others_at_once() {
     assert_all_say(&errors, &["does not depend on trainable parameters"]);
 }
 
-/// Kernels are compiled, and data is looked for, before the first gradients: nothing that goes
-/// round before them may end the patience that ranks have until then.
+/// Kernels are compiled and data is loaded before the first gradients. No earlier collective may
+/// end the longer timeout that ranks have until then.
 #[test]
 fn ranks_wait_long_for_the_first_gradients_and_not_for_others() {
     const SHORT: Duration = Duration::from_millis(500);
@@ -457,7 +457,7 @@ fn ranks_wait_long_for_the_first_gradients_and_not_for_others() {
     }
 }
 
-/// Burn keeps what a forward pass has made until somebody's next backward.
+/// Burn keeps the graph of a forward pass until the next backward.
 #[test]
 fn a_forward_pass_without_backward_keeps_no_rank_in_the_run() {
     for strategy in [Strategy::Ddp, Strategy::Zero3] {
@@ -483,7 +483,7 @@ fn a_forward_pass_without_backward_keeps_no_rank_in_the_run() {
     }
 }
 
-/// An error that follows from another is no culprit.
+/// An error that follows from another is not the cause.
 #[test]
 fn who_left_early_is_named_by_all_and_on_every_transport() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {
@@ -537,7 +537,7 @@ fn models_in_another_order_are_told_apart() {
     }
 }
 
-/// Steps as SGD does, but what it makes is of another type or shape.
+/// Steps like SGD, but with results of another type or shape.
 #[derive(Clone)]
 struct Odd {
     shape: bool,
@@ -622,7 +622,7 @@ fn a_group_whose_learning_rate_is_no_number_is_refused() {
     );
 }
 
-/// Where the progress thread has something to do, it is the one that leaves.
+/// If the progress thread is busy, it is the one that reports.
 #[test]
 fn a_panic_is_told_as_one_whatever_is_under_way() {
     for transport in [TransportKind::Shm, TransportKind::Tcp] {

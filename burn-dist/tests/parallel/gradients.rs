@@ -1,4 +1,4 @@
-//! Gradients that are looked at, and changed, between the ranks' mean and the optimizer.
+//! Gradients that are inspected and changed between the ranks' mean and the optimizer.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ fn parallel(group: &ProcessGroup, options: ParallelOptions) -> Parallel<Net> {
     Parallel::new(Net::new(1), SgdConfig::new(), options, group).unwrap()
 }
 
-/// The backward passes of a step over this rank's rows.
+/// Does the backward passes of a step over this rank's rows.
 fn backward(parallel: &mut Parallel<Net>, group: &ProcessGroup) {
     let accumulate = parallel.options().accumulate;
     let rows = ROWS / group.size() / accumulate;
@@ -44,7 +44,7 @@ fn backward(parallel: &mut Parallel<Net>, group: &ProcessGroup) {
 
 type Change = fn(&mut Gradients<'_>) -> Result<(), ParallelError>;
 
-/// A step with the learning rate.
+/// Does a step with the learning rate.
 fn step(
     group: &ProcessGroup,
     options: ParallelOptions,
@@ -77,7 +77,7 @@ fn close(left: f64, right: f64, tolerance: f64) -> bool {
     (left - right).abs() <= tolerance * left.abs().max(right.abs())
 }
 
-/// The norm of everything is looked at, too.
+/// The global norm is computed, too.
 fn watched(options: &mut ParallelOptions) {
     options.clip_norm = Some(f64::INFINITY);
 }

@@ -1,4 +1,4 @@
-//! Parameter groups against the formulas, and against the optimizers that they consist of.
+//! Parameter groups compared with the formulas, and with the optimizers that they consist of.
 
 use burn::module::{Module, Param};
 use burn::optim::decay::WeightDecayConfig;
@@ -16,7 +16,7 @@ use crate::models::value_at;
 const RATE: f64 = 0.1;
 const STEPS: usize = 4;
 
-/// Two parameters whose gradients are known: those of `weight · 3 + bias · -2 + head · t`.
+/// Two parameters with known gradients: those of `weight · 3 + bias · -2 + head · t`.
 #[derive(Module, Debug)]
 struct Line {
     weight: Param<Tensor<2>>,

@@ -1,4 +1,4 @@
-//! Several sets of shards that replicate each other, against one set and against plain data
+//! Several sets of shards that replicate each other, compared with one set and with plain data
 //! parallelism.
 
 use std::num::NonZeroUsize;
@@ -33,7 +33,7 @@ fn options(strategy: Strategy, shard_within: ShardWithin) -> ParallelOptions {
     ParallelOptions {
         strategy,
         shard_within,
-        // Many buckets, so that they are under way in both directions at a time.
+        // Many buckets, so that both directions are in flight at the same time.
         buckets: BucketSizes {
             first: 60,
             others: 120,
@@ -44,7 +44,7 @@ fn options(strategy: Strategy, shard_within: ShardWithin) -> ParallelOptions {
 
 #[derive(Debug)]
 struct Outcome {
-    /// The mean over all ranks, step by step.
+    /// Means over all ranks, step by step.
     losses: Vec<f32>,
     norms: Vec<Option<f64>>,
     model: Net,
@@ -162,7 +162,7 @@ fn sets_of_any_size_accumulate_clip_and_average() {
     }
 }
 
-/// Whole parameters have their owner within each set.
+/// Whole parameters have one owner within each set.
 #[test]
 fn sets_step_whole_parameters() {
     let lamb = || LambConfig::new().into();
@@ -256,7 +256,7 @@ fn a_rank_that_gives_up_ends_the_step_in_all_sets() {
                 parallel.step(0.1)?;
                 Ok(())
             };
-            // A rank may still be in its first step when the news arrives.
+            // A rank may still be in its first step when the abort arrives.
             let first = step(&mut parallel);
             if group.rank() == 3 {
                 group.abort("the disk is full");
@@ -273,8 +273,8 @@ fn a_rank_that_gives_up_ends_the_step_in_all_sets() {
     }
 }
 
-/// Where sums come in any order, two owners of a parameter, one in each set, would make different
-/// things of it.
+/// If the order of sums varies, two owners of a parameter, one in each set, would compute different
+/// values.
 #[test]
 fn whole_parameters_have_one_owner_where_sums_vary() {
     let expected = match sums_vary() {

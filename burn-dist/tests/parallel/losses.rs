@@ -1,5 +1,5 @@
-//! Losses that depend on a part of the model, on parameters that were read otherwise, or on another
-//! model.
+//! Losses that depend on a part of the model, on parameters that were read separately, or on
+//! another model.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::AdamWConfig;
@@ -21,7 +21,7 @@ fn parallel(strategy: Strategy, group: &ProcessGroup) -> Parallel<Net> {
     Parallel::new(Net::new(1), decaying, strategy, group).unwrap()
 }
 
-/// A head on what a trunk with boundaries gives, cut off from it.
+/// Applies a head to the output of a trunk with boundaries, detached from it.
 fn probe(net: &Net, step: u64, rank: usize) -> Tensor<1> {
     let (inputs, targets) = batch(step, rank * 3..rank * 3 + 3);
     let features = net.features(inputs).detach();
@@ -49,7 +49,7 @@ fn a_trunk_that_the_loss_is_cut_off_from_stays_as_it_is() {
     }
 }
 
-/// The sum of the squares of all parameters, as a visitor finds them.
+/// Sum of the squares of all parameters, found by a visitor.
 struct Penalty(Option<Tensor<1>>);
 
 impl ModuleVisitor for Penalty {
@@ -68,7 +68,7 @@ fn penalty(net: &Net) -> Tensor<1> {
     penalty.0.unwrap()
 }
 
-/// What the ranks get of a loss with something added to it.
+/// Returns the ranks' results for a loss with an additional term.
 fn outcomes(strategy: Strategy, added: fn(&Net) -> Tensor<1>) -> Vec<Result<(), String>> {
     on_ranks(2, TransportKind::Auto, move |group| {
         let mut parallel = parallel(strategy, &group);

@@ -1,4 +1,4 @@
-//! `Parallel` as its users see it: in one process, and on several ranks that are threads.
+//! Tests of `Parallel` from the user's side: in one process, and on several ranks that are threads.
 
 mod adapters;
 mod buffers;
@@ -24,12 +24,12 @@ mod zero;
 /// Steps of a training that is compared with another.
 const STEPS: u64 = 12;
 
-/// How far sums in another order may be off, relative to the largest value.
+/// Returns the tolerance for sums in another order, relative to the largest value.
 fn rounding() -> f32 {
     1e-5
 }
 
-/// The device of all models.
+/// Returns the device of all models.
 fn device() -> burn::tensor::Device {
     burn::tensor::Device::flex()
 }

@@ -26,7 +26,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// A model whose values depend on `seed` alone.
+    /// Creates a model whose values depend only on `seed`.
     pub fn new(seed: u64) -> Self {
         Self::with_hidden(seed, HIDDEN)
     }
@@ -82,8 +82,8 @@ impl Normed {
     }
 }
 
-/// Fills every float tensor with values between -0.5 and 0.5, without Burn's generator: that one
-/// is shared by the whole process, and the ranks here are threads.
+/// Fills every float tensor with values between -0.5 and 0.5, without Burn's generator, which the
+/// whole process shares while the ranks here are threads.
 pub struct Fill {
     pub seed: u64,
 }
@@ -100,7 +100,7 @@ impl ModuleMapper for Fill {
     }
 }
 
-/// `len` reproducible values between -0.5 and 0.5.
+/// Returns `len` reproducible values between -0.5 and 0.5.
 pub fn noise(seed: u64, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -112,12 +112,12 @@ pub fn noise(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Whether Burn's sums come out in other bits each time, on the device of these tests.
+/// Returns true if Burn's sums on the tests' device have different bits each time.
 pub fn sums_vary() -> bool {
     format!("{:?}", device()).contains("Cuda")
 }
 
-/// Rows `rows` of the global batch of a step.
+/// Returns the rows `rows` of the global batch of a step.
 pub fn batch(step: u64, rows: std::ops::Range<usize>) -> (Tensor<2>, Tensor<2>) {
     let device = device();
     let inputs = noise(2 * step + 1, rows.end * FEATURES);
@@ -132,7 +132,7 @@ pub fn batch(step: u64, rows: std::ops::Range<usize>) -> (Tensor<2>, Tensor<2>) 
 /// Every float tensor of a model with its path.
 pub type Values = Vec<(String, Vec<f32>)>;
 
-/// The values of a model in visit order.
+/// Returns the values of a model in visit order.
 pub fn values<M: Module>(model: &M) -> Values {
     struct Collect {
         path: Vec<String>,
@@ -159,7 +159,7 @@ pub fn values<M: Module>(model: &M) -> Values {
     collect.values
 }
 
-/// The values of the tensor at `path`.
+/// Returns the values of the tensor at `path`.
 pub fn value_at<M: Module>(model: &M, path: &str) -> Vec<f32> {
     let mut all = values(model);
     let at = all.iter().position(|(name, _)| name == path);
@@ -187,7 +187,7 @@ pub fn assert_close<M: Module>(left: &M, right: &M, tolerance: f32) {
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs `work` as every rank at once and gives the results in rank order. Ends the test program
+/// Runs `work` as every rank at once and returns the results in rank order. Ends the test program
 /// if the ranks hang.
 pub fn on_ranks<R: Send + 'static>(
     size: usize,
@@ -201,7 +201,7 @@ pub fn on_ranks<R: Send + 'static>(
     on_ranks_with(options, size, work)
 }
 
-/// Time-outs that end before a test is taken for hung.
+/// Returns timeouts that end before a test counts as hung.
 pub fn patient() -> GroupOptions {
     GroupOptions {
         connect_timeout: Duration::from_secs(30),
@@ -211,7 +211,7 @@ pub fn patient() -> GroupOptions {
     }
 }
 
-/// The same, connected as `options` say.
+/// Does the same with the given connection options.
 pub fn on_ranks_with<R: Send + 'static>(
     options: GroupOptions,
     size: usize,

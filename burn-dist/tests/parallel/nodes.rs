@@ -1,4 +1,4 @@
-//! Ranks on several nodes against the same ranks on one.
+//! Ranks on several nodes compared with the same ranks on one.
 
 use std::num::NonZeroUsize;
 
@@ -21,7 +21,7 @@ fn strategies() -> impl Iterator<Item = Strategy> {
     [Strategy::Ddp].into_iter().chain(STAGES)
 }
 
-/// Trains `size` ranks that are on one node.
+/// Trains `size` ranks on one node.
 fn on_one_node(size: usize, strategy: Strategy) -> Vec<Outcome> {
     on_ranks(size, TransportKind::Shm, move |group| {
         train(&group, adamw(), with(strategy, |_| ()))
@@ -78,7 +78,8 @@ fn nodes_hold_copies_of_each_other() {
     }
 }
 
-/// Only what leaves a node is rounded, and all ranks have the same of it, which `train` verifies.
+/// Only data that leaves a node is rounded, and all ranks have the same result, which `train`
+/// verifies.
 #[test]
 fn gradients_are_compressed_between_nodes() {
     for algorithm in [Algorithm::Auto, Algorithm::NodeFirst] {

@@ -23,7 +23,7 @@ const ROWS: usize = 16;
 const RATE: f64 = 0.02;
 const SCALE: f64 = 1024.0;
 
-/// From inputs \[rows, features\] to \[rows, 1\], in whatever type the inputs have.
+/// Maps inputs \[rows, features\] to \[rows, 1\] in the type of the inputs.
 trait Predict: Module + 'static {
     fn new() -> Self;
     fn predict(&self, inputs: Tensor<2>) -> Tensor<2>;
@@ -55,7 +55,7 @@ impl Predict for Normed {
     }
 }
 
-/// Burn's layers as they are: convolution, layer normalization, attention.
+/// Burn's layers unchanged: convolution, layer normalization, attention.
 #[derive(Module, Debug)]
 struct Mixed {
     conv: Conv2d,
@@ -103,7 +103,7 @@ fn new<M: Predict>(options: ParallelOptions, group: &ProcessGroup) -> Parallel<M
     Parallel::new(M::new(), AdamWConfig::new(), options, group).unwrap()
 }
 
-/// This rank's loss in a step, its inputs times `factor`.
+/// Returns this rank's loss in a step, with its inputs times `factor`.
 fn loss<M: Predict>(parallel: &Parallel<M>, step: u64, factor: f32) -> Tensor<1> {
     let (rank, len) = (parallel.group().rank(), ROWS / parallel.group().size());
     let (inputs, targets) = batch(step, rank * len..(rank + 1) * len);
@@ -116,7 +116,7 @@ fn loss<M: Predict>(parallel: &Parallel<M>, step: u64, factor: f32) -> Tensor<1>
     (prediction.cast(FloatDType::F32) - targets).square().mean()
 }
 
-/// Trains; gives the global losses and the values at the end, which all ranks share.
+/// Trains; returns the global losses and the final values, which all ranks share.
 fn train<M: Predict>(options: ParallelOptions, group: &ProcessGroup) -> (Vec<f32>, Values) {
     let mut parallel = new::<M>(options, group);
     let mut losses = Vec::new();
@@ -132,17 +132,17 @@ fn train<M: Predict>(options: ParallelOptions, group: &ProcessGroup) -> (Vec<f32
     (losses, values(&parallel.valid().unwrap()))
 }
 
-/// Low precision follows `f32` within `tolerance` of the first loss, and learns.
+/// Checks that low precision follows `f32` within `tolerance` of the first loss, and learns.
 fn assert_follows<M: Predict>(precision: Precision, tolerance: f32) {
     let (expected, _) = train::<M>(options(Precision::F32), &ProcessGroup::single());
     for size in [1, 2] {
         let ranks = on_ranks(size, TransportKind::Auto, move |group| {
             train::<M>(options(precision), &group)
         });
-        // Running statistics follow each rank's own data; parameters were compared above.
+        // Running statistics follow each rank's own data; the parameters were compared above.
         let (losses, _) = &ranks[0];
         assert_ne!(losses, &expected, "{precision} computed in f32");
-        // Statistics of half a batch are no subject of this test.
+        // Statistics of half a batch are not the subject of this test.
         if size == 2 && std::any::type_name::<M>().ends_with("Normed") {
             continue;
         }
@@ -229,15 +229,14 @@ fn frozen_parameters_are_cast_too() {
     assert_ne!(before, after);
 }
 
-/// What a model makes of a few rows, in the type that they have.
+/// Returns a model's output for a few rows in their type.
 fn predicted<M: Predict>(model: &M, dtype: FloatDType) -> Vec<f32> {
     let out = model.predict(batch(9, 0..ROWS).0.inner().cast(dtype));
     assert_eq!(FloatDType::from(out.dtype()), dtype);
     out.into_data().convert::<f32>().try_to_vec().unwrap()
 }
 
-/// Evaluates a model in training in the precision of that and in `f32`; the same again with
-/// averages.
+/// Evaluates a model during training in its precision and in `f32`; the same again with averages.
 fn evaluated<M: Predict>(strategy: Strategy, precision: Precision) -> Vec<Vec<f32>> {
     let ranks = on_ranks(2, TransportKind::Auto, move |group| {
         let mut results = Vec::new();
@@ -268,7 +267,7 @@ fn evaluated<M: Predict>(strategy: Strategy, precision: Precision) -> Vec<Vec<f3
             assert_eq!(full, predicted(&plain, FloatDType::F32));
             let again = autocast(plain, precision).unwrap();
             assert_eq!(cast, predicted(&again, dtype));
-            // It goes on as if nothing had been evaluated.
+            // Training continues as if nothing had been evaluated.
             let loss = loss(&parallel, 3, 1.0);
             parallel.backward(loss).unwrap();
             assert!(parallel.step(RATE).unwrap().applied);
@@ -344,8 +343,8 @@ fn f16(loss_scale: LossScaleOptions) -> ParallelOptions {
     }
 }
 
-/// Trains on inputs times what `factor` says for a rank and a step; gives the reports and the
-/// checksum after every step.
+/// Trains on inputs times `factor` of a rank and a step; returns the reports and the checksum after
+/// every step.
 fn steps(
     group: &ProcessGroup,
     options: ParallelOptions,
@@ -358,7 +357,7 @@ fn steps(
         let report = parallel.step(RATE).unwrap();
         let report = StepReport {
             waited: std::time::Duration::ZERO,
-            // What is no number equals nothing.
+            // NaN equals nothing.
             gradient_norm: report.gradient_norm.filter(|norm| norm.is_finite()),
             ..report
         };

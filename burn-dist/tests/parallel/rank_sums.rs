@@ -44,7 +44,7 @@ fn options(sync_batch_norm: bool) -> ParallelOptions {
 #[test]
 fn gradients_are_those_of_the_mean_loss() {
     let sizes = [1, 2, 3].into_iter();
-    // In stage 3 what is cheap to compute is computed again in backward.
+    // In stage 3 cheap operations are recomputed in backward.
     let strategies = [Strategy::Ddp, Strategy::Zero3];
     for (size, strategy) in sizes.flat_map(|size| strategies.map(|strategy| (size, strategy))) {
         let inputs = |rank: usize| 1.0 + rank as f32;
@@ -89,7 +89,7 @@ fn nothing_is_added_up_unless_asked_for() {
     assert_eq!(losses, [0.75, 0.75]);
 }
 
-/// As of a discriminator, while the generator is about to be used.
+/// As for a discriminator, while the generator is about to be used.
 #[test]
 fn a_backward_of_one_model_leaves_the_sums_of_another() {
     let losses = on_ranks(2, TransportKind::Auto, |group| {
@@ -104,7 +104,7 @@ fn a_backward_of_one_model_leaves_the_sums_of_another() {
     assert_eq!(losses, [1.0, 1.0]);
 }
 
-/// What is evaluated is not what all ranks train.
+/// An evaluation is not part of the training of all ranks.
 #[test]
 fn a_rank_may_evaluate_alone_between_forward_and_backward() {
     let losses = on_ranks(2, TransportKind::Auto, |group| {

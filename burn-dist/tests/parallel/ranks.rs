@@ -1,4 +1,4 @@
-//! Several ranks against one process with the same global batches.
+//! Several ranks compared with one process on the same global batches.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ fn adamw() -> ParameterOptimizer {
     AdamWConfig::new().with_weight_decay(0.1).into()
 }
 
-/// The rows of the global batch that are this rank's `micro_batch`-th of `accumulate`.
+/// Returns the rows of this rank's `micro_batch`-th of `accumulate` micro-batches.
 fn rows(group: &ProcessGroup, micro_batch: usize, accumulate: usize) -> Range<usize> {
     let len = GLOBAL_BATCH / group.size() / accumulate;
     let start = (group.rank() * accumulate + micro_batch) * len;
@@ -89,7 +89,7 @@ fn assert_same_training(
     }
 }
 
-/// Buckets so small that every parameter has its own.
+/// Returns options with buckets so small that every parameter has its own.
 fn many_buckets() -> ParallelOptions {
     ParallelOptions {
         buckets: BucketSizes {
@@ -151,7 +151,7 @@ fn tied_weights_are_sent_when_their_last_part_is_there() {
     assert_close(&ranks[0], &expected, crate::rounding());
 }
 
-/// A loss that reads the parameters in another order, or more of them, on odd ranks.
+/// Returns a loss that reads the parameters in another order, or more of them, on odd ranks.
 fn uneven_loss(model: &Net, rank: usize) -> Tensor<1> {
     let (inputs, targets) = batch(3, 4 * rank..4 * (rank + 1));
     let features = model.features(inputs);
@@ -194,7 +194,7 @@ fn ranks_may_use_different_parts_of_the_model() {
 
 #[test]
 fn inner_micro_batches_do_not_communicate() {
-    // Rank 1 is two backward passes ahead before rank 0 begins: they need not meet.
+    // Rank 1 is two backward passes ahead before rank 0 begins, because they need not synchronize.
     let (tell, told) = std::sync::mpsc::channel();
     let told = std::sync::Mutex::new(told);
     on_ranks(2, TransportKind::Auto, move |group| {
@@ -235,7 +235,7 @@ fn another_number_of_micro_batches_than_the_other_ranks_is_refused() {
     });
 }
 
-/// What is left of data of unknown length: two of four micro-batches are a step of two.
+/// The end of data of unknown length: two of four micro-batches make a step of two.
 #[test]
 fn a_step_may_be_made_early_or_left_out() {
     for (strategy, clip_norm) in Strategy::ALL
@@ -273,7 +273,7 @@ fn a_step_may_be_made_early_or_left_out() {
                 }
                 assert_eq!(early.clipped, whole.clipped);
             }
-            // Between steps there is nothing to make a step of, and nothing to leave out.
+            // Between steps nothing can be stepped or discarded.
             assert!(early.step_early(RATE).is_err());
             early.discard().unwrap();
             early.set_accumulate(2).unwrap();

@@ -1,4 +1,4 @@
-//! What `Parallel` does in one process, compared with Burn's own training.
+//! `Parallel` in one process, compared with Burn's own training.
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Lora, Module};
@@ -31,7 +31,7 @@ fn with_options(
     Parallel::new(Net::new(1), optimizer, options, &ProcessGroup::single()).unwrap()
 }
 
-/// Burn's own loop.
+/// Burn's own training loop.
 fn burn_loop(
     mut optimizer: ModuleOptimizer,
     steps: u64,
@@ -80,7 +80,7 @@ fn tied_weights_train_like_burn() {
     let loss = |model: &Net, step: u64| {
         let (inputs, targets) = batch(step, 0..6);
         let features = model.features(inputs);
-        // The second block once more, with another boundary in between.
+        // The second block again, with another boundary in between.
         let again = model.blocks[1].forward(burn_dist::autograd::boundary(features));
         (model.out.forward(again) - targets).square().mean()
     };
@@ -97,7 +97,7 @@ fn a_parameter_without_gradient_is_left_alone() {
     let mut parallel = parallel(adamw());
     parallel_loop(&mut parallel, 3, plain_loss);
     let after = parallel.valid().unwrap();
-    // Weight decay would have moved it.
+    // Weight decay would have changed it.
     for path in ["extra.weight", "extra.bias"] {
         assert_eq!(value_at(&after, path), value_at(&before, path));
     }
@@ -142,7 +142,7 @@ fn accumulating_micro_batches_equals_one_large_batch() {
         }
         small.step(RATE).unwrap();
     }
-    // Adam divides by the root of tiny second moments: a gradient's last bits count.
+    // Adam divides by the root of tiny second moments, so the last bits of a gradient matter.
     assert_close(&small.valid().unwrap(), &large.valid().unwrap(), 1e-5);
 
     let mut sgd = parallel(SgdConfig::new());
@@ -191,7 +191,7 @@ fn forward_passes_without_backward_change_nothing() {
     for step in 0..4 {
         drop(parallel.model().loss(batch(step + 10, 0..6)));
         let loss = plain_loss(parallel.model(), step);
-        // Still alive while the other one's backward runs.
+        // Still alive during the other one's backward.
         kept.push(parallel.model().loss(batch(step + 20, 0..6)));
         parallel.backward(loss).unwrap();
         scalar(&parallel.valid().unwrap().loss(batch(step, 0..6)));
@@ -229,7 +229,7 @@ fn two_models_in_one_process_do_not_mix() {
 
 #[test]
 fn a_loss_over_two_models_reaches_only_the_one_that_asked() {
-    // As with a generator and a discriminator: the loss of one goes through the other.
+    // As with a generator and a discriminator: the loss of one passes through the other.
     let group = ProcessGroup::single();
     let mut lower = Parallel::new(Net::new(1), adamw(), Strategy::Ddp, &group).unwrap();
     let upper = Parallel::new(Net::new(2), adamw(), Strategy::Ddp, &group).unwrap();
@@ -297,7 +297,7 @@ fn a_step_with_infinite_gradients_is_not_applied() {
     assert!(!report.applied && !report.clipped);
     assert!(!report.gradient_norm.unwrap().is_finite());
     assert_eq!(values(&parallel.valid().unwrap()), values(&Net::new(1)));
-    // And training goes on.
+    // Training continues.
     parallel_loop(&mut parallel, 1, plain_loss);
     assert_ne!(values(&parallel.valid().unwrap()), values(&Net::new(1)));
 }
@@ -314,7 +314,7 @@ fn the_copies_for_evaluation_and_export_are_plain() {
     let inner = values(&valid);
     let checksum = parallel.checksum().unwrap();
 
-    // The model itself goes on training without us.
+    // The model itself can still be trained outside.
     let model = parallel.into_model().unwrap();
     assert_eq!(values(&model), inner);
     let loss = plain_loss(&model, 7);
@@ -352,7 +352,7 @@ fn calls_out_of_order_are_refused() {
     let third = loss(&parallel);
     let error = message(parallel.backward(third).unwrap_err());
     assert!(error.ends_with("call step first"), "{error}");
-    // None of it spoiled the step.
+    // None of these calls affected the step.
     parallel.step(RATE).unwrap();
 }
 
@@ -373,8 +373,8 @@ fn what_cannot_be_trained_is_refused() {
         "{error}"
     );
 
-    // Adapters on frozen weights train like any other parameter; on trainable ones there is no
-    // room for a hook.
+    // Adapters on frozen weights train like any other parameter; trainable weights have no room for
+    // a hook.
     let adapted = Net::new(1).apply_lora(Lora::new(2, 4.0));
     assert!(Parallel::new(adapted.clone(), adamw(), Strategy::Ddp, &group).is_ok());
     let error = new(adapted.set_require_grad(true), adamw().into()).to_string();

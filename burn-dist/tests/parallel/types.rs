@@ -52,7 +52,7 @@ impl ModuleMapper for Cast {
     }
 }
 
-/// All of Burn's optimizers, with all that they may keep.
+/// All of Burn's optimizers, with all their optional state.
 const OPTIMIZERS: [fn() -> ParameterOptimizer; 10] = [
     || AdaGradConfig::new().into(),
     || AdafactorConfig::new().into(),
@@ -87,7 +87,7 @@ fn train(parallel: &mut Parallel<Net>, steps: std::ops::Range<u64>) -> Checksum 
     parallel.verify_replicas().unwrap()
 }
 
-/// Saves a training after two steps and goes on with it, and with another one from what was saved.
+/// Saves a training after two steps and continues both it and another one from the saved state.
 fn continued(
     group: &ProcessGroup,
     folder: &std::path::Path,
@@ -147,8 +147,8 @@ fn state_that_loses_digits_is_refused() {
     continued(&group, folder.path(), FloatDType::BF16, optimizer).unwrap();
 }
 
-/// Gradients that half precision holds only while they are scaled: the step takes the scale back in
-/// f32.
+/// Gradients that half precision only represents while they are scaled: the step removes the scale
+/// in f32.
 #[test]
 fn small_gradients_of_f16_parameters_are_stepped_by() {
     let group = ProcessGroup::single();
@@ -164,7 +164,7 @@ fn small_gradients_of_f16_parameters_are_stepped_by() {
         data.try_to_vec::<f32>().unwrap()
     };
     let before = values(&parallel);
-    // In f16 this is none.
+    // In f16 this is zero.
     let gradient = 2e-8;
     let weight = parallel.model().first.weight.val();
     let loss = weight.cast(FloatDType::F32).sum().mul_scalar(gradient);

@@ -1,4 +1,4 @@
-//! Optimizers that have to see whole parameters, sharded: every parameter of theirs has one owner.
+//! Sharded optimizers that need whole parameters: every such parameter has one owner.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,14 @@ fn adafactor() -> ParameterOptimizer {
     AdafactorConfig::new().into()
 }
 
-/// Matrices whole, everything else cut.
+/// Matrices whole, all others split.
 fn muon() -> ParameterOptimizer {
     let is_matrix = |spec: &ParameterSpec| spec.shape.len() == 2;
     let matrices = ParameterGroup::new("matrices", is_matrix, MuonConfig::new());
     ParameterOptimizer::from(AdamWConfig::new()).with_group(matrices)
 }
 
-/// Three optimizers, one of which sees parts.
+/// Three optimizers, one of which takes parts.
 fn mixed() -> ParameterOptimizer {
     let matches =
         |pattern: &'static str| move |spec: &ParameterSpec| path_matches(pattern, &spec.path);
@@ -38,7 +38,7 @@ fn mixed() -> ParameterOptimizer {
         .with_group(head)
 }
 
-/// One of which nothing is known.
+/// An optimizer with unknown properties.
 fn own() -> ParameterOptimizer {
     ParameterOptimizer::new(LionConfig::new().build())
 }
@@ -96,7 +96,7 @@ fn clipped_and_accumulated_steps_follow_closely() {
     }
 }
 
-/// What each of `size` ranks has after a step.
+/// Returns the state of each of `size` ranks after a step.
 fn shares(
     size: usize,
     strategy: Strategy,
@@ -105,7 +105,7 @@ fn shares(
     on_ranks(size, TransportKind::Auto, move |group| {
         let options = with(strategy, |_| ());
         let mut parallel = Parallel::new(Net::new(1), optimizer(), options, &group).unwrap();
-        // A loss that all parameters have a part in.
+        // A loss to which all parameters contribute.
         let (inputs, targets) = batch(1, 0..4);
         let net = parallel.model();
         let features = net.features(inputs);
@@ -137,8 +137,7 @@ fn every_parameter_has_one_owner_and_owners_have_about_as_much() {
             // Two moments of each of eight parameters.
             assert_eq!(seen.len(), 16, "{seen:?}");
             assert!(seen.values().all(|count| *count == 1), "{seen:?}");
-            // The best there is: 64 and 8 of the 138 elements on one of two ranks, 64 on one of
-            // three.
+            // The optimum: 64 and 8 of the 138 elements on one of two ranks, 64 on one of three.
             assert_eq!(loads.iter().sum::<usize>(), 2 * 138);
             assert_eq!(loads.iter().max(), Some(&(2 * best)), "{loads:?}");
         }

@@ -1,4 +1,4 @@
-//! Checkpoints that come late, and folders that cannot be tidied up.
+//! Late checkpoints, and folders that cannot be cleaned up.
 
 use std::fs;
 use std::thread;
@@ -27,7 +27,7 @@ fn training(group: &ProcessGroup) -> Parallel<Net> {
     Parallel::new(Net::new(1), SgdConfig::new(), Strategy::Ddp, group).unwrap()
 }
 
-/// A rank that is busy for longer than collectives may take, as one is whose disk is slow.
+/// A rank that is busy for longer than the collectives' timeout, as with a slow disk.
 #[test]
 fn a_rank_may_be_late_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -86,7 +86,7 @@ fn a_checkpoint_is_left_out_rather_than_hold_up_the_other_ranks() {
     assert!(list(folder.path()).unwrap().is_empty());
 }
 
-/// The number is in the share of one rank alone, and every rank of a run has to know.
+/// The number is in the share of one rank alone, and every rank of a run must learn of it.
 #[test]
 fn a_state_that_is_not_finite_is_refused_by_whose_it_is_and_by_rank_0() {
     let folder = tempfile::tempdir().unwrap();
@@ -141,7 +141,7 @@ fn older_checkpoints_that_stay_do_not_spoil_the_new_one() {
         writer.wait().unwrap().unwrap()
     };
     assert_eq!(write(1).not_removed, None);
-    // A file instead of a folder, so that it cannot be removed as one.
+    // A file instead of a folder, so that it cannot be removed as a folder.
     let old = &list(folder.path()).unwrap()[0].path;
     fs::remove_dir_all(old).unwrap();
     fs::write(old, "").unwrap();
@@ -152,7 +152,7 @@ fn older_checkpoints_that_stay_do_not_spoil_the_new_one() {
     assert_eq!(list(folder.path()).unwrap().len(), 1);
     assert_eq!(write(3).not_removed, None);
     assert_eq!(list(folder.path()).unwrap().len(), 1);
-    // What lies where an older one goes on its way out.
+    // Occupies the name under which an older checkpoint is removed.
     let taken = folder.path().join(".writing-removed-0000000003");
     fs::create_dir(&taken).unwrap();
     fs::write(taken.join("file"), "something").unwrap();

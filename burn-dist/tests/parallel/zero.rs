@@ -1,4 +1,4 @@
-//! The stages of ZeRO against plain data parallelism.
+//! The stages of ZeRO compared with plain data parallelism.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -28,7 +28,7 @@ pub fn adamw() -> ParameterOptimizer {
     ParameterOptimizer::from(adamw).with_group(spared.with_lr_factor(0.5))
 }
 
-/// One that has no fused step.
+/// An optimizer without a fused step.
 fn lion() -> ParameterOptimizer {
     LionConfig::new().into()
 }
@@ -71,7 +71,7 @@ pub fn train(
 pub fn with(strategy: Strategy, change: impl Fn(&mut ParallelOptions)) -> ParallelOptions {
     let mut options = ParallelOptions {
         strategy,
-        // Some parameters share a bucket, some buckets have one alone.
+        // Some parameters share a bucket, some buckets hold a single one.
         buckets: BucketSizes {
             first: 200,
             others: 300,
@@ -160,7 +160,7 @@ fn two_ranks_keep_the_same_averages() {
     assert_follows(2, adamw, ema, Follow::BitForBit);
 }
 
-/// Without effect where the model is on the processor.
+/// Has no effect if the model is on the CPU.
 #[test]
 fn offloaded_steps_follow_bit_for_bit_and_are_those_of_the_device() {
     let offload = |options: &mut ParallelOptions| options.offload_optimizer = true;
@@ -190,8 +190,8 @@ fn ranks_that_accumulate_and_clip_follow_closely() {
         options.clip_norm = Some(0.2);
     };
     for size in [2, 3, 4] {
-        // Where gradients are sharded, every micro-batch is reduced before it is added. AdamW would
-        // turn the noise of a gradient near zero into a step.
+        // With sharded gradients, every micro-batch is reduced before it is added. AdamW would turn
+        // the noise of a gradient near zero into a step.
         assert_follows(size, sgd, change, Follow::AfterSums);
     }
 }
@@ -247,7 +247,7 @@ fn stage_3_needs_no_values_before_it_shards() {
         }
         other => panic!("{other:?}"),
     }
-    // What exists can be seen to be frozen.
+    // An existing parameter is visibly frozen.
     drop((
         frozen.weight.val(),
         frozen.bias.as_ref().map(|bias| bias.val()),
@@ -294,7 +294,7 @@ struct Branches {
     second: Linear,
 }
 
-/// Layers of one shape that ranks read in another order would become mixtures of each other.
+/// Layers of equal shape that ranks read in a different order would be mixed with each other.
 #[test]
 fn stage_3_notices_another_order_of_layers() {
     let ranks = on_ranks(2, TransportKind::Auto, |group| {

@@ -1,5 +1,5 @@
-//! What the tests of rendezvous and launch share: worlds without an environment, time limits, and
-//! processes that play a part of the test executable itself.
+//! Helpers for the tests of rendezvous and launch: worlds without an environment, time limits, and
+//! processes that play a part of the test executable.
 #![allow(dead_code)] // Not every test file uses all of it.
 
 use burn_dist::rendezvous::{RendezvousError, Store, StoreServer};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub const SECRET: &str = "the secret of these tests";
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// Says which part the test executable plays when a test starts it again.
+/// Variable that names the part of a test executable started by a test.
 const PART: &str = "BURN_DIST_TEST_PART";
 
 pub fn secret() -> Secret {
@@ -27,7 +27,7 @@ pub fn any_port() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub fn free_port() -> u16 {
     TcpListener::bind(any_port())
         .unwrap()
@@ -48,12 +48,12 @@ pub fn connect(rank: usize, size: usize, store: SocketAddr) -> Result<Store, Ren
     Store::connect(&world(rank, size, store), Duration::from_secs(10))
 }
 
-/// The world that torchrun's variables describe.
+/// Returns the world that torchrun's variables describe.
 pub fn torchrun(rank: usize, size: usize, master: &str, port: u16) -> World {
     torchrun_with(rank, size, master, port, [])
 }
 
-/// The same with more variables.
+/// Does the same with additional variables.
 pub fn torchrun_with<const N: usize>(
     rank: usize,
     size: usize,
@@ -73,7 +73,7 @@ pub fn torchrun_with<const N: usize>(
     World::from_vars(&|name| vars.get(name).cloned()).unwrap()
 }
 
-/// All ranks of a world, each a thread, connected to a store of their own.
+/// Connects all ranks of a world, each on a thread with its own store.
 pub fn ranks(size: usize) -> (StoreServer, Vec<Store>) {
     let server = server(size);
     let address = server.address();
@@ -99,7 +99,7 @@ pub fn limited<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> 
     }
 }
 
-/// Waits until `done` gives something; panics when `limit` is over.
+/// Waits until `done` returns a value; panics after `limit`.
 pub fn eventually<T>(limit: Duration, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -111,15 +111,15 @@ pub fn eventually<T>(limit: Duration, what: &str, mut done: impl FnMut() -> Opti
     }
 }
 
-/// The part this process plays, if a test started it for one.
+/// Returns the part of this process, if a test started it.
 pub fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// Arguments that make the test executable run nothing but its test function `parts`.
+/// Arguments that make the test executable run only its test function `parts`.
 pub const PARTS: [&str; 4] = ["parts", "--exact", "--nocapture", "--quiet"];
 
-/// This test executable, to play a part.
+/// Returns a command that plays a part with this test executable.
 pub fn play(part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(PARTS).env(PART, part).stdin(Stdio::null());
@@ -130,17 +130,17 @@ pub fn play(part: &str) -> Command {
     command
 }
 
-/// A process that is killed, and its lines, when dropped.
+/// A process that is killed when dropped, and its output lines.
 pub struct Process {
     child: Child,
     lines: mpsc::Receiver<String>,
     seen: Vec<String>,
-    /// Which of them no test has asked for yet.
+    /// Lines that no test has read yet.
     unasked: Vec<String>,
 }
 
 impl Process {
-    /// Starts `command` and reads what it writes.
+    /// Starts `command` and reads its output.
     pub fn start(mut command: Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
@@ -166,7 +166,7 @@ impl Process {
         rustix::process::kill_process(self.pid(), signal).unwrap();
     }
 
-    /// Stops the process and waits until all of its threads have come to a halt.
+    /// Stops the process and waits until all its threads have halted.
     pub fn stop(&self) {
         self.signal(rustix::process::Signal::STOP);
         let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
@@ -179,7 +179,7 @@ impl Process {
         });
     }
 
-    /// Waits for a line that contains `text`, each time another, and gives it.
+    /// Waits for the next line that contains `text`, and returns it.
     pub fn line(&mut self, text: &str) -> String {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -197,7 +197,7 @@ impl Process {
         }
     }
 
-    /// Waits for the end. Gives how, and all that was written.
+    /// Waits for the end. Returns the exit status and the whole output.
     pub fn end(mut self) -> (ExitStatus, String) {
         let status = eventually(LIMIT, "the process ends", || self.child.try_wait().unwrap());
         let deadline = Instant::now() + Duration::from_secs(2);

@@ -14,7 +14,7 @@ pub struct Cnn {
     biases: [Parameter; 2],
     pool: MaxPool2d,
     linears: [Linear; 2],
-    /// After the convolutions, the pooling and the linear layers.
+    /// Values after the convolutions, the pooling and the linear layers.
     kept: [Vec<f32>; 5],
     gradients: [Vec<f32>; 5],
 }

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 const RATE: f32 = 0.02;
 
-/// Uniform numbers in ±`bound`.
+/// Returns uniform numbers in ±`bound`.
 pub fn random(length: usize, bound: f32) -> Vec<f32> {
     let mut source = fastrand::Rng::with_seed(length as u64);
     (0..length)
@@ -81,7 +81,7 @@ impl Conv {
         kernels.conv2d(&self.shape, ConvMethod::Auto, x, &self.weight.value, y)
     }
 
-    /// Also updates the weight.
+    /// Computes the gradient and updates the weight.
     pub fn backward(
         &mut self,
         kernels: &Kernels,
@@ -228,7 +228,7 @@ impl Linear {
         kernels.finish(shape, y, &epilogue)
     }
 
-    /// Also updates the parameters.
+    /// Computes the gradient and updates the parameters.
     pub fn backward(
         &mut self,
         kernels: &Kernels,
@@ -273,7 +273,7 @@ impl Linear {
     }
 }
 
-/// Mean cross-entropy against fixed classes, and its gradient.
+/// Returns the mean cross-entropy against fixed classes, and writes its gradient.
 pub fn loss(
     kernels: &Kernels,
     logits: &[f32],

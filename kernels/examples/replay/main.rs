@@ -1,9 +1,10 @@
-//! Whole training steps (forward, backward, plain SGD) of three models, made of kernels alone: what
-//! a framework around them can reach.
+//! Runs whole training steps (forward, backward, plain SGD) of three models with kernels alone, to
+//! show the speed that a framework around them can reach.
 //!
 //! `cargo run --release -p burn-dist-kernels --example replay -- MODEL [threads] [seconds]` with
 //! the model `wrn` (WRN-16-4 on 32×32×3), `vit` (ViT-Tiny, 65 tokens), `vit-bf16` or `cnn` (MNIST),
-//! batch 64. `pytorch.py` beside it measures the same steps in PyTorch, interleaved with this.
+//! batch 64. `pytorch.py` in the same folder measures the same steps in PyTorch, interleaved with
+//! this.
 
 mod cnn;
 mod layers;
@@ -18,14 +19,14 @@ use kernels::cpu::Kernels;
 /// Images per step.
 const BATCH: usize = 64;
 
-/// Something that trains.
+/// A model that trains.
 trait Model {
     /// One step on the same random batch; returns its mean loss.
     fn step(&mut self, kernels: &Kernels) -> Result<f32, KernelError>;
 }
 
-/// CPU time of this process in seconds, which other processes disturb less than wall-clock time; 0
-/// if unknown.
+/// Returns the CPU time of this process in seconds, which other processes disturb less than
+/// wall-clock time; 0 if unknown.
 fn cpu_seconds() -> f64 {
     #[cfg(target_os = "linux")]
     {

@@ -73,7 +73,7 @@ struct Block {
     qkv: Linear,
     projection: Linear,
     perceptron: [Linear; 2],
-    /// After norm, qkv, attention, sum, norm, first linear layer, GELU, sum.
+    /// Values after norm, qkv, attention, sum, norm, first linear layer, GELU, sum.
     kept: [Vec<f32>; 8],
 }
 
@@ -109,7 +109,7 @@ impl Block {
         self.perceptron[1].forward(kernels, bent, Some(middle), false, sum)
     }
 
-    /// Replaces the gradient in `d` by that of the input.
+    /// Replaces the gradient in `d` by the input's gradient.
     fn backward(
         &mut self,
         kernels: &Kernels,

@@ -1,4 +1,4 @@
-//! WRN-16-4: six blocks of two convolutions, normalised before they are convolved.
+//! WRN-16-4: six blocks of two convolutions, each after a normalization.
 
 use kernels::KernelError;
 use kernels::cpu::{Epilogue, Kernels, Rows};
@@ -12,7 +12,7 @@ struct Block {
     norms: [Norm; 2],
     convs: [Conv; 2],
     shortcut: Option<Conv>,
-    /// After the first norm, the first convolution, the second norm, and the sum.
+    /// Values after the first norm, the first convolution, the second norm, and the sum.
     kept: [Vec<f32>; 4],
 }
 
@@ -67,7 +67,7 @@ impl Block {
         )
     }
 
-    /// Replaces the gradient in `d` by that of the input.
+    /// Replaces the gradient in `d` by the input's gradient.
     fn backward(
         &mut self,
         kernels: &Kernels,
