@@ -150,8 +150,9 @@ impl Path {
         ))
     }
 
-    /// Attention with `heads` heads on the queries, keys and values in `qkv`, \[batch, tokens, 3 ·
-    /// features\].
+    /// Multi-head attention on the queries, keys and values in `qkv`.
+    ///
+    /// `qkv` is \[batch, tokens, 3 · features\].
     pub fn attention(self, qkv: Tensor<3>, heads: usize) -> Tensor<3> {
         ops::attention(qkv, heads, self.bf16)
     }

@@ -20,13 +20,13 @@ thread_local! {
     static CURRENT: RefCell<Option<Sums>> = const { RefCell::new(None) };
 }
 
-/// Sums `x` over all ranks if the model trains with
-/// [`sync_batch_norm`](crate::parallel::ParallelOptions::sync_batch_norm); otherwise returns `x`.
+/// Sums `x` over all ranks in a model that synchronises batch normalizations; else returns `x`.
 ///
-/// Models may call it unconditionally. All ranks call it in the same order with tensors of the same
-/// shape, on the thread that called [`model`](crate::parallel::Parallel::model) and before the
-/// loss's backward. Plain copies evaluated on this thread in between sum too, unless they were made
-/// in between.
+/// The option is [`sync_batch_norm`](crate::parallel::ParallelOptions::sync_batch_norm). Models may
+/// call it unconditionally. All ranks call it in the same order with tensors of the same shape, on
+/// the thread that called [`model`](crate::parallel::Parallel::model) and before the loss's
+/// backward. Plain copies evaluated on this thread in between sum too, unless they were made in
+/// between.
 ///
 /// The gradient of `x` is the sum over ranks of the gradients of the result. Together with averaged
 /// parameter gradients this is the gradient of the mean of all losses.

@@ -117,11 +117,10 @@ impl Writer {
         Self::start_guarded(folder, group, timeout, Box::new(|| Ok(())))
     }
 
-    /// Does the same with a `guard`, which rank 0 asks before it begins and before it names a
-    /// checkpoint.
+    /// Does the same with a `guard` that can refuse a checkpoint.
     ///
-    /// If the guard refuses, the checkpoint fails with [`CheckpointError::Refused`]. A collective
-    /// call.
+    /// Rank 0 calls it before it begins a checkpoint and before it names one. If the guard refuses,
+    /// the checkpoint fails with [`CheckpointError::Refused`]. A collective call.
     ///
     /// # Errors
     /// As [`start`](Self::start).

@@ -123,9 +123,10 @@ pub struct GroupOptions {
     /// Timeout of later collectives. [Busy](ProcessGroup::busy) ranks get up to `first_timeout`
     /// more.
     pub timeout: Duration,
-    /// Ends this process if its run has failed and it does not end by itself, for example in a
-    /// kernel or in a read that does not return. Default: none, because a library does not end its
-    /// program unasked.
+    /// Ends this process if its run has failed and it does not end by itself.
+    ///
+    /// That happens in a kernel or in a read that does not return. Default: none, because a library
+    /// does not end its program unasked.
     ///
     /// The process ends by `_exit`, without destructors, some time after the first failure of any
     /// rank. It does so whatever the process is doing, also after its last handle on the group is
@@ -315,8 +316,9 @@ impl ProcessGroup {
             .start(Call::reduction(Kind::ReduceScatter, op), buffer)
     }
 
-    /// Starts filling `buffer` with every rank's [`shard`] of it (or the one that [`Buffer::cut`]
-    /// sets).
+    /// Starts filling `buffer` with every rank's [`shard`] of it.
+    ///
+    /// [`Buffer::cut`] sets other shards.
     pub fn start_all_gather(&self, buffer: Buffer) -> Handle {
         self.queue.start(Call::plain(Kind::AllGather), buffer)
     }

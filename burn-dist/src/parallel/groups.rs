@@ -74,8 +74,7 @@ impl fmt::Debug for ParameterGroup {
     }
 }
 
-/// Whether the parameter is a bias, a scale or offset of a normalization, or a learned token or
-/// position.
+/// Returns true for biases, parameters of normalizations, and learned tokens and positions.
 ///
 /// These usually have no weight decay. The test is: one dimension, or a field called `cls_token` or
 /// `pos_embed`.

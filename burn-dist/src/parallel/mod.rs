@@ -339,8 +339,7 @@ impl<M: Module> Parallel<M> {
         self.options.precision.compute_dtype()
     }
 
-    /// Replaces the buffers of every rank by those of rank 0, so that all ranks evaluate the same
-    /// model.
+    /// Copies the buffers of rank 0 to all ranks, so that they evaluate the same model.
     ///
     /// Checkpoints hold rank 0's buffers, and other systems evaluate them too; so they are not
     /// averaged.

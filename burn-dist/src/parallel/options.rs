@@ -170,15 +170,13 @@ pub struct ParallelOptions {
     ///
     /// Shared memory is not affected: gradients do not travel there.
     pub compression: Compression,
-    /// Whether the optimizer state of a model on a GPU stays in host memory and the CPU makes the
-    /// step.
+    /// Keeps the optimizer state of a model on a GPU in host memory, where the CPU makes the step.
     ///
     /// With AdamW this saves 8 bytes per parameter (or per element of this rank's shard) on the
     /// GPU, and moves 12 bytes over the bus in every step. No effect on a CPU. Source: Ren et al.
     /// 2021, "ZeRO-Offload", <https://arxiv.org/abs/2101.06840>.
     pub offload_optimizer: bool,
-    /// Whether batch normalizations use the statistics of the global batch, as PyTorch's
-    /// `SyncBatchNorm`.
+    /// Uses the global batch's statistics in batch normalizations, as PyTorch's `SyncBatchNorm`.
     ///
     /// For micro-batches too small for good statistics. It enables sums [over all
     /// ranks](crate::autograd::sum_over_ranks), which the layers of the crate `models` call. Burn's
@@ -224,8 +222,7 @@ impl From<Strategy> for ParallelOptions {
 }
 
 impl ParallelOptions {
-    /// These options as `ranks` ranks apply them on `device`, so that replicas stay equal to the
-    /// bit.
+    /// Returns the options that keep the replicas of `ranks` ranks on `device` bitwise equal.
     ///
     /// A step that sees whole parameters (`whole`) contains sums. Burn's sums on CUDA use atomic
     /// additions in any order, and with the feature `autotune` ranks may even pick different

@@ -186,11 +186,12 @@ impl<M: Module> Parallel<M> {
         })
     }
 
-    /// Does a [`step`](Self::step) with fewer micro-batches than
-    /// [`accumulate`](super::ParallelOptions::accumulate).
+    /// Does a [`step`](Self::step) with fewer micro-batches than usual.
     ///
-    /// For the end of data of unknown length. Gradients are means over the micro-batches that were
-    /// done. Every rank makes this call, after the same number of micro-batches.
+    /// For the end of data of unknown length, with fewer micro-batches than
+    /// [`accumulate`](super::ParallelOptions::accumulate). Gradients are means over the
+    /// micro-batches that were done. Every rank makes this call, after the same number of
+    /// micro-batches.
     ///
     /// # Errors
     ///

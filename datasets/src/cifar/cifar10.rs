@@ -86,8 +86,9 @@ impl Cifar10 {
         Self::from_places(dir.as_ref(), Some(cache.as_ref()), split)
     }
 
-    /// The archive, unless `dir` or its sub-folder `cifar-10-batches-bin` has it or all of its
-    /// files.
+    /// Returns the archive if it is missing.
+    ///
+    /// It is not if `dir` or its sub-folder `cifar-10-batches-bin` has it or all of its files.
     pub fn missing(dir: impl AsRef<Path>) -> Vec<RemoteFile> {
         locate::missing(&PUBLISHED, dir.as_ref())
     }

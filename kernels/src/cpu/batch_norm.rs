@@ -26,8 +26,7 @@ pub struct Moments<'a> {
     pub mean: &'a [f32],
     /// Variances, biased (divided by the number of rows).
     pub variance: &'a [f32],
-    /// Statistics of this batch, through which gradients flow (training), instead of given ones
-    /// (evaluation).
+    /// True for this batch's statistics, through which gradients flow; false for given ones.
     pub of_batch: bool,
 }
 
@@ -125,14 +124,14 @@ impl Kernels {
         Ok(())
     }
 
-    /// `output = (input − mean) / √(variance + epsilon) · weight + bias`, then ReLU if asked for.
+    /// Computes `(input − mean) / √(variance + epsilon) · weight + bias`, then ReLU if requested.
     ///
-    /// In training the moments are those of [`Kernels::batch_norm_moments`], in evaluation the
-    /// running ones.
+    /// In training the moments come from [`Kernels::batch_norm_moments`]; in evaluation they are
+    /// the running ones.
     ///
     /// # Errors
     ///
-    /// A size of zero, slices whose lengths do not match the shape.
+    /// Fails if a size is zero or the length of a slice does not match the shape.
     pub fn batch_norm(
         &self,
         norm: &BatchNorm,

@@ -15,12 +15,13 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// The kernels of the best instruction set of this CPU, or of the one that the variable
-    /// [`crate::cpu::ISA_VARIABLE`] names.
+    /// Creates the kernels of this CPU's best instruction set.
+    ///
+    /// The variable [`crate::cpu::ISA_VARIABLE`] selects another one.
     ///
     /// # Errors
     ///
-    /// The variable holds no name of an instruction set, or one that this CPU lacks.
+    /// Fails if the variable names an unknown instruction set, or one that this CPU lacks.
     pub fn new() -> Result<Self, KernelError> {
         Self::with_isa(Isa::from_env()?)
     }

@@ -6,11 +6,11 @@ use crate::cpu::flex;
 use crate::gpu;
 use crate::policy::{Engine, engine};
 
-/// Sets each element to zero with probability `rate` (below 1), and divides the others by `1 −
-/// rate`.
+/// Sets each element to zero with probability `rate`, and divides the others by `1 − rate`.
 ///
-/// The device's generator draws the elements. The kernels draw only a key and keep no mask. GPUs
-/// round `rate` to a multiple of 2⁻¹⁶. It drops on any device, so call it in training only.
+/// `rate` is below 1. The device's generator draws the elements. The kernels draw only a key and
+/// keep no mask. GPUs round `rate` to a multiple of 2⁻¹⁶. It drops on any device, so call it in
+/// training only.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

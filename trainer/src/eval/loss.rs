@@ -57,9 +57,10 @@ pub struct StepLoss {
 }
 
 impl StepLoss {
-    /// Starts to read the losses of step `number`'s micro-batches, at least one.
+    /// Starts reading the losses of the micro-batches of step `number`, at least one.
     ///
-    /// It does not wait for a GPU, so that the next step's work can be queued.
+    /// Does not wait for a GPU, so that the GPU gets the next step's work before it finishes this
+    /// one's.
     ///
     /// # Errors
     /// As [`read`].

@@ -46,9 +46,9 @@ impl Drop for Watched {
     }
 }
 
-/// From now on, a panic on any thread ends this process, rank `rank`, with exit code 1.
+/// Makes a panic on any thread end this process, rank `rank`, with exit code 1.
 ///
-/// Panics that become errors are exempt.
+/// Panics that become errors are excepted.
 pub fn end_on_panic(rank: usize) {
     std::panic::set_hook(Box::new(move |info| {
         if contained::is_running() {

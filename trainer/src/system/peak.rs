@@ -39,7 +39,9 @@ const DEVICES: &[Device] = &[
 /// Words of devices that share a name with those above but not their rates.
 const OTHERS: &[&str] = &["laptop", "mig", "d", "max"];
 
-/// Peak rate in TFLOP/s of the device that its driver calls `name`. `None` if unknown.
+/// Returns the peak rate of a device in 10¹² floating-point operations per second.
+///
+/// `name` is the driver's name for the device. Returns `None` if the rate is unknown.
 pub fn peak_tflops(name: &str, precision: Precision) -> Option<f64> {
     let name = name.to_lowercase();
     let words: Vec<&str> = name

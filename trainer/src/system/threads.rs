@@ -23,9 +23,10 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// Threads of a rank beside the pool: signals, store, collectives, checkpoints and data loading.
 const OTHERS: usize = 16;
 
-/// Makes the calling thread the first of rayon's pool, without a launcher. See [`start_pool`].
+/// Makes the calling thread the first of rayon's pool.
 ///
-/// `ranks` is the number of ranks on this node. If the pool cannot be started, rayon decides.
+/// For one of `ranks` of this node without a launcher; see [`start_pool`]. If the pool cannot be
+/// started, rayon starts its own.
 pub fn join_pool(ranks: usize) {
     if let Err(error) = start_pool(ranks, None, false) {
         tracing::debug!("cannot resize the thread pool: {error}");

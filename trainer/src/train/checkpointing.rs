@@ -40,12 +40,12 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Starts saving into `folder` as long as `lock` is held.
+    /// Starts saving into `folder` as long as `lock` is held. A collective call.
     ///
-    /// `saved` is the state that the folder holds already. A collective call.
+    /// The folder holds the state `saved`, if given.
     ///
     /// # Errors
-    /// Fails if the folder cannot be made, or a rank failed.
+    /// Fails if the folder cannot be created or a rank failed.
     pub fn start(
         config: &CheckpointConfig,
         folder: &Path,

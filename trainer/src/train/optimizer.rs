@@ -38,10 +38,10 @@ pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
     with_groups(optimizer, config.kind.others())
 }
 
-/// Checks that the optimizer of `config` can step these parameters.
+/// Checks the optimizer of `config` against the parameters.
 ///
 /// # Errors
-/// Fails if it cannot, or if a group matches no parameter.
+/// Fails if the optimizer cannot step these parameters, or if a group has no parameter.
 pub fn check(config: &OptimizerConfig, parameters: &[ParameterSpec]) -> Result<(), TrainError> {
     build(config).check(parameters)?;
     let groups = &config.groups;

@@ -74,7 +74,7 @@ pub struct Step {
     pub loss_scale: Option<f64>,
     /// Steps skipped so far, in half precision.
     pub skipped_steps: Option<u64>,
-    /// Whether all ranks skipped this step because the scaled loss or its gradients overflowed.
+    /// All ranks skipped this step, because the scaled loss or a gradient overflowed.
     pub skipped: bool,
 }
 
@@ -208,16 +208,14 @@ impl Recorder {
         });
     }
 
-    /// Waits for the loss of the last step and sends it to the ranks.
+    /// Reads the loss of the last step and returns the numbers of the step before it.
     ///
-    /// Returns the numbers of the step before.
-    ///
-    /// Call it once the device has the next step queued: neither the device nor the ranks are held
-    /// up then.
+    /// Waits until the device has finished the last step, and starts averaging its loss over ranks.
+    /// Call it when the device has the next step to do: then neither the device nor the ranks wait.
     ///
     /// # Errors
-    /// Fails if the device or a rank failed, the loss of the step before is not finite, or the run
-    /// folder belongs to another run.
+    /// Fails if the device or a rank failed, if the loss of the previous step is not finite, or if
+    /// the run folder belongs to another run.
     pub fn read(&mut self) -> Result<Option<TrainLine>, TrainError> {
         let Some(computing) = self.computing.take() else {
             return Ok(None);

@@ -118,9 +118,10 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// Trains the caller's model. `[model]` of the configuration is ignored.
+    /// Trains the caller's model.
     ///
-    /// `build` makes it on the given device, for images and classes like those of the given data.
+    /// `build` makes it for a device and the given data's images and classes. The section `[model]`
+    /// of the configuration is ignored.
     ///
     /// # Errors
     /// As [`run`](Self::run).

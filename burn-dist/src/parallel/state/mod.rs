@@ -37,7 +37,9 @@ pub struct StateValues {
     pub tensors: Vec<(String, TensorData)>,
     /// Parts of tensors; the rest is in other shares.
     pub parts: Vec<StatePart>,
-    /// Scalars of the optimizer under names like those of its tensors, `loss_scale/NAME` and
+    /// Scalars of the training.
+    ///
+    /// These are the optimizer's, under names like those of its tensors, `loss_scale/NAME` and
     /// `ema/updates`.
     pub scalars: BTreeMap<String, Value>,
     /// Names of the model's tensors that training does not change. They may be infinite, as masks

@@ -37,8 +37,9 @@ use std::sync::OnceLock;
 use super::Kernels;
 use crate::KernelError;
 
-/// Returns the kernels shared by all operations of this process, for the instruction set that
-/// [`Kernels::new`] chooses.
+/// Returns the kernels shared by all operations of this process.
+///
+/// [`Kernels::new`] chooses their instruction set.
 ///
 /// # Errors
 ///
