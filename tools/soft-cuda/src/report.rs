@@ -1,4 +1,4 @@
-//! Lines on stderr, and counts of calls and seconds per kernel for `SOFT_CUDA_LOG`.
+//! Lines on stderr, and with `SOFT_CUDA_LOG` counts of calls and seconds per kernel.
 #![allow(unsafe_code)] // atexit is C's.
 
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use crate::tally;
 static CALLS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 static KERNELS: Mutex<BTreeMap<String, (Duration, u64)>> = Mutex::new(BTreeMap::new());
 
-/// How many kernels the summary lists.
+/// Largest number of kernels in the summary.
 const LISTED: usize = 250;
 
-/// A lock that a panic elsewhere does not make unusable.
+/// Locks a mutex even after a panic elsewhere.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One line for the person in front of the program.
+/// Prints one line for the user.
 pub(crate) fn say(what: impl std::fmt::Display) {
     eprintln!("soft-cuda: {what}");
 }
@@ -34,7 +34,7 @@ pub(crate) fn count(call: &'static str) {
     }
 }
 
-/// Runs the work of a call, or enqueued work, and contains its panics.
+/// Runs the body of a call, or enqueued work. Catches panics.
 pub(crate) fn contained<E>(
     name: &str,
     panicked: E,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-/// The variables that the crate's first page lists.
+/// Values of the variables listed on the crate's page.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// Bytes of each device.
@@ -18,12 +18,12 @@ pub(crate) struct Settings {
     pub log: bool,
     /// Kernels are not run.
     pub idle: bool,
-    /// As `idle`, except for some blocks. Their counts are written to this file.
+    /// Like `idle`, but some blocks are run, and their counts written to this file.
     pub counts: Option<PathBuf>,
     pub dump: Option<PathBuf>,
-    /// Races are looked for.
+    /// Races are detected.
     pub races: bool,
-    /// How long NCCL waits for ranks to come.
+    /// Time that NCCL waits for ranks in seconds.
     pub nccl_seconds: u64,
 }
 
@@ -48,8 +48,8 @@ impl Settings {
     }
 }
 
-/// The listed ones of `count` devices, up to the first that does not exist, as in CUDA; all if
-/// there is no list.
+/// Returns the listed ones of `count` devices, up to the first that does not exist, as in CUDA; all
+/// of them without a list.
 fn visible(count: usize, list: Option<String>) -> Vec<usize> {
     let Some(list) = list else {
         return (0..count).collect();
@@ -64,12 +64,12 @@ fn parsed<T: FromStr>(text: Option<String>, default: T) -> T {
         .unwrap_or(default)
 }
 
-/// The settings of this process.
+/// Returns the settings of this process.
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
         if cfg!(test) {
-            // A device for each test of the driver: after a failed kernel a device is of no more
-            // use.
+            // Each test of the driver has its own device, because a device is unusable after a
+            // failed kernel.
             Settings::read(|name| match name {
                 "SOFT_CUDA_DEVICES" => Some("18".to_owned()),
                 "SOFT_CUDA_MEMORY" => Some((64 << 20).to_string()),

@@ -1,6 +1,6 @@
-//! The work that launches ask of a GPU, if `SOFT_CUDA_COUNTS` is set. Some blocks of each kernel in
-//! each grid are run and counted, once. The counts are written to a file at the end, with the
-//! number of launches.
+//! Counts of launches for `SOFT_CUDA_COUNTS`: of each kernel in each grid some blocks are run and
+//! counted, once. At the end the counts are written to a file, together with the number of
+//! launches.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use crate::machine::{Counts, Launch, LaunchError};
 use crate::report::{at_exit, lock, say};
 
-/// Maximum number of blocks that are run of each.
+/// Largest number of blocks that are run for each kernel and grid.
 const BLOCKS: u64 = 6;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,13 +31,15 @@ struct Entry {
 
 static ENTRIES: Mutex<BTreeMap<Key, Entry>> = Mutex::new(BTreeMap::new());
 
-/// Counts a launch, the first of its kind by running some of its blocks.
+/// Counts a launch; for the first of its kind runs some of its blocks.
 ///
 /// # Errors
-/// The first fault that a block has.
+///
+/// Returns the first fault of a block.
 ///
 /// # Safety
-/// As of [`Launch::run`].
+///
+/// As for [`Launch::run`].
 #[allow(unsafe_code)] // Hands on what it is promised.
 pub(crate) unsafe fn launch(launch: &Launch<'_>) -> Result<(), LaunchError> {
     let key = Key {
@@ -53,14 +55,14 @@ pub(crate) unsafe fn launch(launch: &Launch<'_>) -> Result<(), LaunchError> {
         entry.launches += 1;
         return Ok(());
     }
-    // SAFETY: the same is promised.
+    // SAFETY: guaranteed by the caller.
     let counts = unsafe { launch.run_counted(BLOCKS) }?;
     let launches = 1;
     entries.insert(key, Entry { launches, counts });
     Ok(())
 }
 
-/// Writes what was counted: a line per kernel, grid and unit, with tabs between.
+/// Writes the counts: a line per kernel, grid and unit, separated by tabs.
 pub(crate) fn write(path: &Path) {
     let mut text = String::from(
         "kernel\tgrid\tblock\tshared\tlaunches\tblocks\tread\tread_near\twritten\tunit\tinstructions\tlanes\tbytes\tsectors\t\

@@ -1,4 +1,5 @@
-//! The frame of every call: it counts the call, turns the result into a code, and contains panics.
+//! The wrapper of every call: it counts the call, converts its result to a code, and catches
+//! panics.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -9,17 +10,17 @@ use crate::report;
 /// `CUresult`
 pub type Code = c_int;
 
-/// The place for a result: a pointer that may be null.
+/// Output argument of a call: a pointer that may be null.
 pub type Out<'o, T> = Option<&'o mut MaybeUninit<T>>;
 
-/// Does what a call is for.
+/// Runs the body of a call.
 pub(super) fn call(name: &'static str, work: impl FnOnce() -> Result<(), Error>) -> Code {
     report::count(name);
     let done = report::contained(name, Error::Unknown, work);
     done.map_or_else(|error| error as Code, |()| 0)
 }
 
-/// Gives a caller a result.
+/// Writes a result to an output argument.
 pub(super) fn put<T>(out: Out<'_, T>, value: T) -> Result<(), Error> {
     out.ok_or(Error::InvalidValue)?.write(value);
     Ok(())

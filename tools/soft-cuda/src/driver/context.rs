@@ -1,5 +1,5 @@
 //! "Primary Context Management" and "Context Management": each device has one context, and each
-//! thread the one that it works in.
+//! thread a current one.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::cell::Cell;
@@ -15,17 +15,17 @@ use crate::report::lock;
 /// The handle of device 0's context.
 const FIRST: Handle = 0x1000;
 
-/// Devices on which a kernel failed, and how. They are unusable until their context is made again.
+/// Devices on which a kernel failed, and the error; they are unusable until their context is reset.
 static FAILED: Mutex<BTreeMap<usize, Error>> = Mutex::new(BTreeMap::new());
 
-/// How often contexts are held.
+/// Reference counts of the contexts.
 static HELD: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
     static CURRENT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The device that this thread works with, if it can still be worked with.
+/// Returns the current device of this thread, if it is still usable.
 pub(crate) fn current() -> Result<usize, Error> {
     usable(CURRENT.get().ok_or(Error::InvalidContext)?)
 }
@@ -38,12 +38,12 @@ pub(super) fn usable(device: usize) -> Result<usize, Error> {
     }
 }
 
-/// Makes a device useless, as a kernel's fault does.
+/// Makes a device unusable, as a kernel's fault does.
 pub(super) fn fail(device: usize, error: Error) {
     lock(&FAILED).entry(device).or_insert(error);
 }
 
-/// A device's context, which lives as long as it is held.
+/// Retains a device's context, which exists as long as it is retained.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(out: Out<Handle>, number: c_int) -> Code {
     call("cuDevicePrimaryCtxRetain", || {
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(number: c_int) -> Code {
     })
 }
 
-/// Makes a new context.
+/// Resets a context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(number: c_int) -> Code {
     call("cuDevicePrimaryCtxReset_v2", || {
@@ -80,19 +80,19 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(number: c_int) -> Code {
     })
 }
 
-/// How a context waits; this setting has no effect here.
+/// Sets how a context waits; has no effect here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(number: c_int, _flags: c_uint) -> Code {
     call("cuDevicePrimaryCtxSetFlags_v2", || device(number).map(drop))
 }
 
-/// As [`cuDevicePrimaryCtxSetFlags_v2`].
+/// Does the same as [`cuDevicePrimaryCtxSetFlags_v2`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSetFlags(_flags: c_uint) -> Code {
     call("cuCtxSetFlags", || current().map(drop))
 }
 
-/// Makes this thread work with a context, or with none.
+/// Sets this thread's current context, or none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSetCurrent(context: Handle) -> Code {
     call("cuCtxSetCurrent", || {
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn cuCtxSetCurrent(context: Handle) -> Code {
     })
 }
 
-/// The context that this thread works with.
+/// Returns this thread's current context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetCurrent(out: Out<Handle>) -> Code {
     call("cuCtxGetCurrent", || {
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn cuCtxGetCurrent(out: Out<Handle>) -> Code {
     })
 }
 
-/// The device of that context.
+/// Returns the device of that context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetDevice(out: Out<c_int>) -> Code {
     call("cuCtxGetDevice", || {
@@ -135,12 +135,12 @@ pub unsafe extern "C" fn cuCtxSynchronize() -> Code {
     })
 }
 
-/// Least and greatest priority of streams.
+/// Returns the least and the greatest priority of streams.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: Out<c_int>, most: Out<c_int>) -> Code {
     call("cuCtxGetStreamPriorityRange", || {
         current()?;
-        // A caller that wants only one of them passes null for the other.
+        // A caller that only needs one of them passes null for the other.
         least.map(|out| out.write(0));
         most.map(|out| out.write(-5));
         Ok(())

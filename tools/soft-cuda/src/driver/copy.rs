@@ -1,5 +1,5 @@
-//! "Memory Management": copying and filling. As in a real driver, a copy from or to host memory
-//! that is not the driver's own is finished with that memory when its call returns.
+//! "Memory Management": copying and filling. As in a real driver, a copy with host memory that the
+//! driver did not allocate has finished reading or writing it when its call returns.
 #![allow(unsafe_code)] // Exports C functions, and copies between addresses that it is given.
 
 use std::ffi::{c_int, c_void};
@@ -13,10 +13,10 @@ use super::table::{self, Table};
 use super::{Error, Handle};
 use crate::report::say;
 
-/// Copies that name no stream are in this one.
+/// Copies without a stream use this one.
 const DEFAULT_STREAM: Handle = 0;
 
-/// The source or destination of a copy.
+/// Source or destination of a copy.
 #[derive(Clone, Copy)]
 enum Side {
     Host(u64),
@@ -30,7 +30,7 @@ impl Side {
         Host(pointer.expose_provenance() as u64)
     }
 
-    /// The address, if all of these bytes can be there.
+    /// Returns the address if all of these bytes can be there.
     fn checked(self, table: &Table, bytes: usize) -> Result<usize, Error> {
         let address = match self {
             Device(address) => {
@@ -56,7 +56,7 @@ impl Side {
     }
 }
 
-/// Bytes that are copied.
+/// A copied range of bytes.
 #[derive(Clone, Copy)]
 struct Piece {
     to: Side,
@@ -65,8 +65,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Refuses device memory that is not all within an allocation, as a driver does before it
-    /// copies.
+    /// Refuses device memory that is not inside one allocation, as a driver does before the copy.
     fn check(&self) -> Result<(), Error> {
         if self.bytes > 0 {
             let table = table::read();
@@ -95,10 +94,11 @@ impl Piece {
         Ok(())
     }
 
-    /// Reads host memory that is not the driver's own: it may change as soon as a call
-    /// returns.
+    /// Reads host memory that the driver did not allocate, because it may change as soon as the
+    /// call returns.
     ///
     /// # Safety
+    ///
     /// Host memory must be valid for as many bytes.
     unsafe fn staged(self) -> Staged {
         let Host(from) = self.from else {
@@ -113,7 +113,7 @@ impl Piece {
         Staged::Read(self.to, content)
     }
 
-    /// Whether host memory is written that is not the driver's own.
+    /// Returns true if the copy writes host memory that the driver did not allocate.
     fn returns_later(&self) -> bool {
         match self.to {
             Host(to) => !is_pinned(to as usize, self.bytes),
@@ -122,7 +122,7 @@ impl Piece {
     }
 }
 
-/// The copy that a stream makes when it is its turn.
+/// The part of a copy that the stream does.
 enum Staged {
     As(Piece),
     Read(Side, Vec<u8>),
@@ -140,7 +140,7 @@ impl Staged {
                 bytes: content.len(),
             },
         };
-        // SAFETY: the same is promised, or it is this one's own.
+        // SAFETY: guaranteed by the caller, or it is this value's own.
         unsafe { piece.copy() }
     }
 }
@@ -148,21 +148,22 @@ impl Staged {
 /// Copies in the order of a stream.
 ///
 /// # Safety
-/// Host memory must be valid for as many bytes: until this returns, and if the driver gave it out,
-/// until the stream has done it.
+///
+/// Host memory must be valid for as many bytes: until this returns, and if the driver allocated it,
+/// until the stream has done the copy.
 unsafe fn copy(stream: Handle, pieces: &[Piece]) -> Result<(), Error> {
     let device = device_of(stream)?;
     pieces.iter().try_for_each(Piece::check)?;
     if at_once(stream) || pieces.iter().any(Piece::returns_later) {
         ready(stream)?;
-        // SAFETY: the same is promised.
+        // SAFETY: guaranteed by the caller.
         return pieces.iter().try_for_each(|piece| unsafe { piece.copy() });
     }
-    // SAFETY: the same is promised.
+    // SAFETY: guaranteed by the caller.
     let staged = pieces.iter().map(|piece| unsafe { piece.staged() });
     let staged: Vec<Staged> = staged.collect();
-    // SAFETY: memory that was not read before is the device's, or the driver gave it out, and does
-    // not take it back before the stream has done this.
+    // SAFETY: memory that was not read before belongs to the device, or was allocated by the
+    // driver, which does not free it before the stream has done this.
     let copy = move || staged.iter().try_for_each(|piece| unsafe { piece.copy() });
     enqueue(device, stream, copy).map(drop)
 }
@@ -186,7 +187,7 @@ macro_rules! copies {
             let sides: fn($to, $from) -> (Side, Side) = $sides;
             let (to, from) = sides(to, from);
             call(stringify!($name), || {
-                // SAFETY: this function's caller promises the same.
+                // SAFETY: guaranteed by this function's caller.
                 unsafe { copy(DEFAULT_STREAM, &[Piece { to, from, bytes }]) }
             })
         }
@@ -202,7 +203,7 @@ macro_rules! copies {
             let sides: fn($to, $from) -> (Side, Side) = $sides;
             let (to, from) = sides(to, from);
             call(stringify!($later), || {
-                // SAFETY: this function's caller promises the same.
+                // SAFETY: guaranteed by this function's caller.
                 unsafe { copy(stream, &[Piece { to, from, bytes }]) }
             })
         }
@@ -221,7 +222,7 @@ copies! {
         |to, from| (Device(to), Device(from));
 }
 
-/// Copies from device to device.
+/// Copies from one device to another.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyPeerAsync(
     to: u64,
@@ -261,7 +262,7 @@ pub unsafe extern "C" fn cuMemsetD8Async(
     })
 }
 
-/// `CUDA_MEMCPY2D_v2`, one side of it.
+/// One side of `CUDA_MEMCPY2D_v2`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Plane {
@@ -269,7 +270,7 @@ pub struct Plane {
     pub x: usize,
     /// Rows before the copied part.
     pub y: usize,
-    /// `CUmemorytype`: 1 is the host, 2 the device.
+    /// `CUmemorytype`: 1 for the host, 2 for the device.
     pub kind: c_int,
     /// Address on the host.
     pub host: usize,
@@ -277,7 +278,7 @@ pub struct Plane {
     pub device: u64,
     /// Arrays are not implemented.
     pub array: Handle,
-    /// Bytes from row to row; 0 if rows follow each other.
+    /// Bytes from row to row; 0 if rows are adjacent.
     pub pitch: usize,
 }
 
@@ -285,9 +286,9 @@ pub struct Plane {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Copy2D {
-    /// The source.
+    /// Source.
     pub from: Plane,
-    /// The destination.
+    /// Destination.
     pub to: Plane,
     /// Bytes of a row.
     pub width: usize,
@@ -325,7 +326,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copied: Option<&Copy2D>, stream: Han
             })
         };
         let pieces: Vec<Piece> = (0..all.height).map(piece).collect::<Result<_, _>>()?;
-        // SAFETY: this function's caller promises that host memory is there for every row.
+        // SAFETY: this function's caller guarantees host memory for every row.
         unsafe { copy(stream, &pieces) }
     })
 }

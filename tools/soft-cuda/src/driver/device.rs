@@ -10,16 +10,16 @@ use crate::settings::settings;
 
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
-/// Shared memory that every GPU gives to a block.
+/// Default shared memory of a block, which every GPU has.
 pub(super) const SHARED_BYTES: usize = 48 << 10;
-/// Shared memory that a kernel can be allowed to have.
+/// Largest shared memory that a kernel can be allowed.
 pub(super) const SHARED_BYTES_ALLOWED: usize = 227 << 10;
-/// Threads of a block, in all and along each axis.
+/// Threads of a block, in total and along each axis.
 pub(super) const THREADS: u64 = 1024;
 pub(super) const BLOCK: [u32; 3] = [1024, 1024, 64];
 pub(super) const GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// The device with this number, among the devices that this process sees.
+/// Returns the device of the caller's number, counted among those that this process sees.
 pub(super) fn device(number: c_int) -> Result<usize, Error> {
     if !INITIALIZED.load(Ordering::Relaxed) {
         return Err(Error::NotInitialized);
@@ -47,13 +47,13 @@ pub unsafe extern "C" fn cuInit(flags: c_uint) -> Code {
     })
 }
 
-/// The version of CUDA that the driver is for.
+/// Returns the CUDA version that the driver supports.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(out: Out<c_int>) -> Code {
     call("cuDriverGetVersion", || put(out, settings().driver))
 }
 
-/// A device.
+/// Returns a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(out: Out<c_int>, number: c_int) -> Code {
     call("cuDeviceGet", || {
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn cuDeviceGet(out: Out<c_int>, number: c_int) -> Code {
     })
 }
 
-/// How many devices there are.
+/// Returns the number of devices.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(out: Out<c_int>) -> Code {
     call("cuDeviceGetCount", || {
@@ -71,14 +71,14 @@ pub unsafe extern "C" fn cuDeviceGetCount(out: Out<c_int>) -> Code {
     })
 }
 
-/// Writes a text of C, cut off where there is no more room.
+/// Writes a C string, cut off at the available space.
 unsafe fn put_text(out: *mut c_char, room: c_int, text: &str) -> Result<(), Error> {
     let room = usize::try_from(room).map_err(|_| Error::InvalidValue)?;
     if out.is_null() || room == 0 {
         return Err(Error::InvalidValue);
     }
     let text = &text.as_bytes()[..text.len().min(room - 1)];
-    // SAFETY: the caller guarantees the room, and the text is shorter by one.
+    // SAFETY: the caller guarantees this much space, and the text is shorter by one.
     unsafe {
         out.cast::<u8>()
             .copy_from_nonoverlapping(text.as_ptr(), text.len());
@@ -87,27 +87,27 @@ unsafe fn put_text(out: *mut c_char, room: c_int, text: &str) -> Result<(), Erro
     Ok(())
 }
 
-/// The name of a device.
+/// Returns the name of a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(out: *mut c_char, room: c_int, number: c_int) -> Code {
     call("cuDeviceGetName", || {
         device(number)?;
-        // SAFETY: this function's caller promises the same.
+        // SAFETY: guaranteed by this function's caller.
         unsafe { put_text(out, room, &settings().name) }
     })
 }
 
-/// The place of a device on a bus.
+/// Returns a device's simulated place on a bus.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetPCIBusId(out: *mut c_char, room: c_int, number: c_int) -> Code {
     call("cuDeviceGetPCIBusId", || {
         let bus = settings().devices[device(number)?] + 1;
-        // SAFETY: this function's caller promises the same.
+        // SAFETY: guaranteed by this function's caller.
         unsafe { put_text(out, room, &format!("0000:{bus:02x}:00.0")) }
     })
 }
 
-/// A number that no other device has.
+/// Returns a unique number of a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid(out: Out<[u8; 16]>, number: c_int) -> Code {
     call("cuDeviceGetUuid", || {
@@ -116,14 +116,14 @@ pub unsafe extern "C" fn cuDeviceGetUuid(out: Out<[u8; 16]>, number: c_int) -> C
     })
 }
 
-/// As [`cuDeviceGetUuid`].
+/// Does the same as [`cuDeviceGetUuid`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid_v2(out: Out<[u8; 16]>, number: c_int) -> Code {
-    // SAFETY: the same is promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { cuDeviceGetUuid(out, number) }
 }
 
-/// Bytes of a device.
+/// Returns the memory of a device in bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(out: Out<usize>, number: c_int) -> Code {
     call("cuDeviceTotalMem_v2", || {
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(out: Out<usize>, number: c_int) -> 
     })
 }
 
-/// `CUdevice_attribute`: those of an H200, as far as programs ask for them.
+/// Returns a `CUdevice_attribute` of an H200; only those that programs ask for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(
     out: Out<c_int>,
@@ -170,7 +170,7 @@ fn attribute(attribute: c_int) -> Result<c_int, Error> {
     })
 }
 
-/// NVRTC looks here for undocumented functions; none exist here.
+/// NVRTC looks here for undocumented tables; this driver has none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetExportTable(out: Out<Handle>, _table: *const c_void) -> Code {
     call("cuGetExportTable", || {

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 
 use super::call::{Code, Out, call, put};
 
-/// The failures of a call.
+/// Error codes of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 #[allow(missing_docs)]
@@ -123,7 +123,7 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Looks up a code, as a [`call`].
+/// Looks up a code in the table for a [`call`].
 fn look_up(code: Code, out: Out<*const c_char>, column: fn(usize) -> &'static CStr) -> Code {
     call("cuGetErrorName", || {
         let row = TABLE.iter().position(|entry| entry.0 == code);
@@ -131,13 +131,13 @@ fn look_up(code: Code, out: Out<*const c_char>, column: fn(usize) -> &'static CS
     })
 }
 
-/// The name of a code.
+/// Returns the name of a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorName(code: Code, out: Out<*const c_char>) -> Code {
     look_up(code, out, |row| TABLE[row].1)
 }
 
-/// The description of a code.
+/// Returns the meaning of a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorString(code: Code, out: Out<*const c_char>) -> Code {
     look_up(code, out, |row| TABLE[row].2)

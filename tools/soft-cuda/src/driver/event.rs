@@ -1,4 +1,4 @@
-//! "Event Management": an event is a place in a stream, and the time at which all before it was
+//! "Event Management": an event marks a place in a stream, and the time when all work before it was
 //! done.
 #![allow(unsafe_code)] // Exports C functions.
 
@@ -15,14 +15,14 @@ use crate::report::lock;
 
 struct Event {
     device: usize,
-    /// Whether it records the time.
+    /// True if the event records its time.
     timed: bool,
     recorded: Mutex<Option<Record>>,
 }
 
 #[derive(Clone)]
 struct Record {
-    /// None if all before it was done at once.
+    /// `None` if all earlier work was already done.
     mark: Option<Mark>,
     time: Arc<OnceLock<Instant>>,
 }
@@ -32,8 +32,7 @@ static EVENTS: Handles<Event> = Handles::new(0x3_0000_0000);
 /// `CU_EVENT_DISABLE_TIMING`
 const UNTIMED: c_uint = 2;
 
-/// The work that an event waits for. Refuses a handle that is no event, and a device on which a
-/// kernel failed.
+/// Returns the place of an event. Refuses invalid events, and a device on which a kernel failed.
 pub(super) fn mark(event: Handle) -> Result<Option<Mark>, Error> {
     let event = EVENTS.get(event)?;
     usable(event.device)?;
@@ -42,7 +41,7 @@ pub(super) fn mark(event: Handle) -> Result<Option<Mark>, Error> {
         .and_then(|record| record.mark))
 }
 
-/// An event.
+/// Creates an event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(out: Out<Handle>, flags: c_uint) -> Code {
     call("cuEventCreate", || {
@@ -56,13 +55,13 @@ pub unsafe extern "C" fn cuEventCreate(out: Out<Handle>, flags: c_uint) -> Code 
     })
 }
 
-/// Ends an event.
+/// Destroys an event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventDestroy_v2(event: Handle) -> Code {
     call("cuEventDestroy_v2", || EVENTS.remove(event).map(drop))
 }
 
-/// Takes the time when all before it is done.
+/// Records the time when all work before it is done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> Code {
     call("cuEventRecord", || {
@@ -80,7 +79,7 @@ pub unsafe extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> Code {
     })
 }
 
-/// Whether all work before it is done.
+/// Returns whether the work before it is done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventQuery(event: Handle) -> Code {
     call("cuEventQuery", || match mark(event)? {
@@ -96,12 +95,12 @@ pub unsafe extern "C" fn cuEventSynchronize(event: Handle) -> Code {
         if let Some(mark) = mark(event)? {
             mark.wait();
         }
-        // The work may have failed.
+        // Some work may have failed.
         mark(event).map(drop)
     })
 }
 
-/// Milliseconds between two events.
+/// Returns the milliseconds between two events.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime(out: Out<f32>, start: Handle, end: Handle) -> Code {
     call("cuEventElapsedTime", || {
@@ -114,15 +113,15 @@ pub unsafe extern "C" fn cuEventElapsedTime(out: Out<f32>, start: Handle, end: H
         };
         let (start, end) = (time(start)?, time(end)?);
         let took = end.saturating_duration_since(start).as_secs_f32();
-        // A later event may have been recorded first.
+        // The later event may have been recorded first.
         let before = start.saturating_duration_since(end).as_secs_f32();
         put(out, (took - before) * 1e3)
     })
 }
 
-/// As [`cuEventElapsedTime`].
+/// Does the same as [`cuEventElapsedTime`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime_v2(out: Out<f32>, start: Handle, end: Handle) -> Code {
-    // SAFETY: the same is promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { cuEventElapsedTime(out, start, end) }
 }

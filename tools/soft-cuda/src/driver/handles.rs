@@ -1,4 +1,4 @@
-//! Handles of a caller for objects within the driver.
+//! Handles by which a caller refers to objects of the driver.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,17 +7,18 @@ use std::sync::{Arc, Mutex};
 use super::Error;
 use crate::report::lock;
 
-/// A pointer in C; only the driver knows its target.
+/// A pointer in C, whose target only the driver knows.
 pub type Handle = usize;
 
-/// Objects of one kind that were made and not destroyed.
+/// Existing objects of one kind.
 pub(crate) struct Handles<T> {
     next: AtomicUsize,
     all: Mutex<BTreeMap<Handle, Arc<T>>>,
 }
 
 impl<T> Handles<T> {
-    /// Kinds start at different numbers, so that a handle of another kind is not valid.
+    /// Creates a table. Different kinds start at different numbers, so that a handle of another
+    /// kind is invalid.
     pub const fn new(first: Handle) -> Self {
         Self {
             next: AtomicUsize::new(first),

@@ -21,7 +21,7 @@ use crate::tally;
 /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
 const ALLOWED_SHARED: c_int = 8;
 
-/// Bytes of dynamic shared memory that a kernel may be launched with.
+/// Returns the largest dynamic shared memory for a launch of a kernel.
 fn most_dynamic_shared(function: &Function) -> usize {
     let allowed = function.allowed_shared.load(Ordering::Relaxed);
     let unasked = SHARED_BYTES.saturating_sub(function.kernel.shared);
@@ -36,7 +36,7 @@ fn most_threads(kernel: &Kernel) -> u64 {
     }
 }
 
-/// Sets how much shared memory a kernel may have. Other attributes are hints.
+/// Sets the largest shared memory of a kernel. Other attributes are hints.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncSetAttribute(
     handle: Handle,
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn cuFuncSetAttribute(
     })
 }
 
-/// An attribute of a kernel (`CUfunction_attribute`).
+/// Returns an attribute of a kernel (`CUfunction_attribute`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuFuncGetAttribute(
     out: Out<c_int>,
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn cuFuncGetAttribute(
     })
 }
 
-/// Whether a GPU would take this launch.
+/// Returns true if a GPU would accept this launch.
 fn possible(function: &Function, grid: [u32; 3], block: [u32; 3], shared: usize) -> bool {
     let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
     let within = |each: [u32; 3], most: [u32; 3]| {
@@ -99,13 +99,13 @@ unsafe fn arguments(kernel: &Kernel, pointers: *const *const u8) -> Result<Vec<u
         return Err(Error::InvalidValue);
     }
     for (n, parameter) in kernel.parameters.iter().enumerate() {
-        // SAFETY: there is one for each parameter.
+        // SAFETY: there is a pointer for each parameter.
         let pointer = unsafe { pointers.add(n).read() };
         if pointer.is_null() {
             return Err(Error::InvalidValue);
         }
         let place = &mut bytes[parameter.offset..][..parameter.size];
-        // SAFETY: there are as many bytes at either, and the place is in memory of this function.
+        // SAFETY: both sides have this many bytes, and the destination is memory of this function.
         unsafe { pointer.copy_to_nonoverlapping(place.as_mut_ptr(), place.len()) };
     }
     Ok(bytes)
@@ -169,7 +169,7 @@ fn launch(
     }
 }
 
-/// Runs a kernel.
+/// Launches a kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchKernel(
     handle: Handle,
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
             ));
             return Err(Error::InvalidValue);
         }
-        // SAFETY: this function's caller promises the same.
+        // SAFETY: guaranteed by this function's caller.
         let arguments = unsafe { arguments(&function.kernel, parameters) }?;
         let run = move || launch(device, &function, grid, block, shared, &arguments);
         enqueue(device, stream, run).map(drop)

@@ -1,4 +1,4 @@
-//! "Memory Management": allocations. Those in the order of a stream are made at once.
+//! "Memory Management": allocations. Stream-ordered allocations are made immediately.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::machine::Buffer;
 use crate::report::{lock, say};
 use crate::settings::settings;
 
-/// Host memory that the driver gave out.
+/// Host memory allocated by the driver.
 static HOST: Mutex<BTreeMap<usize, Buffer>> = Mutex::new(BTreeMap::new());
 
 /// The handle of device 0's pool.
@@ -39,7 +39,7 @@ fn free(address: u64) -> Result<(), Error> {
     removed
 }
 
-/// Free bytes and all bytes of the device.
+/// Returns the free and the total bytes of the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Code {
     call("cuMemGetInfo_v2", || {
@@ -49,18 +49,18 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) ->
     })
 }
 
-/// Memory of the device.
+/// Allocates device memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(out: Out<u64>, bytes: usize) -> Code {
     call("cuMemAlloc_v2", || allocate(current()?, out, bytes))
 }
 
-/// Memory of the device.
+/// Allocates device memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(out: Out<u64>, bytes: usize, stream: Handle) -> Code {
     call("cuMemAllocAsync", || {
         let device = device_of(stream)?;
-        // Memory that was freed earlier in a stream is available.
+        // Memory that an earlier operation of a stream frees is available.
         if table::read().free(device) < bytes as u64 {
             ready(stream)?;
         }
@@ -70,13 +70,13 @@ pub unsafe extern "C" fn cuMemAllocAsync(out: Out<u64>, bytes: usize, stream: Ha
 
 /// Waits for the work of the streams that may use some memory.
 fn wait() {
-    // Without a context no device is affected.
+    // Without a context there is no device to wait for.
     if let Ok(device) = current() {
         pending::wait_for_device(device);
     }
 }
 
-/// Frees memory of the device, when its streams have no work left.
+/// Frees device memory when the device's streams are idle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> Code {
     call("cuMemFree_v2", || {
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn cuMemFree_v2(address: u64) -> Code {
     })
 }
 
-/// Frees memory of the device.
+/// Frees device memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeAsync(address: u64, stream: Handle) -> Code {
     call("cuMemFreeAsync", || {
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn cuMemFreeAsync(address: u64, stream: Handle) -> Code {
     })
 }
 
-/// Whether these bytes are host memory that the driver gave out.
+/// Returns true if these bytes are host memory allocated by the driver.
 pub(super) fn is_pinned(start: usize, bytes: usize) -> bool {
     let all = lock(&HOST);
     let before = all.range(..=start).next_back();
@@ -112,13 +112,13 @@ fn allocate_host(out: Out<usize>, bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Host memory. Kernels cannot touch it.
+/// Allocates host memory. Kernels cannot access it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(out: Out<usize>, bytes: usize) -> Code {
     call("cuMemAllocHost_v2", || allocate_host(out, bytes))
 }
 
-/// Host memory. Kernels cannot touch it.
+/// Allocates host memory. Kernels cannot access it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemHostAlloc(out: Out<usize>, bytes: usize, _flags: c_uint) -> Code {
     call("cuMemHostAlloc", || allocate_host(out, bytes))
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn cuMemFreeHost(address: usize) -> Code {
     })
 }
 
-/// The pool of a device, which keeps nothing.
+/// Returns the pool of a device, which keeps nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetDefaultMemPool(out: Out<Handle>, number: c_int) -> Code {
     call("cuDeviceGetDefaultMemPool", || {
@@ -142,14 +142,14 @@ pub unsafe extern "C" fn cuDeviceGetDefaultMemPool(out: Out<Handle>, number: c_i
     })
 }
 
-/// As [`cuDeviceGetDefaultMemPool`].
+/// Does the same as [`cuDeviceGetDefaultMemPool`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetMemPool(out: Out<Handle>, number: c_int) -> Code {
-    // SAFETY: the same is promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { cuDeviceGetDefaultMemPool(out, number) }
 }
 
-/// The amount that a pool keeps: nothing, whatever the program sets.
+/// Sets how much a pool keeps; it always keeps nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolSetAttribute(
     _pool: Handle,
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(
     call("cuMemPoolSetAttribute", || Ok(()))
 }
 
-/// Frees what a pool keeps.
+/// Frees the memory kept by a pool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolTrimTo(_pool: Handle, _bytes: usize) -> Code {
     call("cuMemPoolTrimTo", || Ok(()))

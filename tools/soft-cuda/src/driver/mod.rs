@@ -1,6 +1,6 @@
-//! The C interface of the driver (<https://docs.nvidia.com/cuda/cuda-driver-api/>): what cudarc
-//! calls, and what NVRTC looks for. Handles are numbers that are looked up, never pointers that are
-//! followed.
+//! The C interface of the driver (<https://docs.nvidia.com/cuda/cuda-driver-api/>): the functions
+//! that cudarc calls and NVRTC looks up. Handles are numbers that are looked up, never pointers
+//! that are dereferenced.
 #![allow(non_snake_case)] // The names are the driver's.
 #![allow(clippy::missing_safety_doc)] // For each, pointers are null or what the driver's manual says.
 

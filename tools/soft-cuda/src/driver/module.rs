@@ -21,11 +21,11 @@ pub(super) struct Function {
     pub kernel: Kernel,
     /// Addresses of the module's variables.
     pub globals: Arc<Globals>,
-    /// Maximum bytes of dynamic shared memory; 0 if not set.
+    /// Bytes of dynamic shared memory that it may have; 0 if not set.
     pub allowed_shared: AtomicI32,
 }
 
-/// The variables of a module, which go with it.
+/// The variables of a module, which are freed with it.
 pub(super) struct Globals {
     pub addresses: Vec<u64>,
     sizes: Vec<usize>,
@@ -41,7 +41,7 @@ struct Module {
 static MODULES: Handles<Module> = Handles::new(0x4_0000_0000);
 static FUNCTIONS: Handles<Function> = Handles::new(0x5_0000_0000);
 
-/// The kernel of a handle.
+/// Returns the kernel of a handle.
 pub(super) fn function(handle: Handle) -> Result<Arc<Function>, Error> {
     FUNCTIONS.get(handle)
 }
@@ -50,7 +50,7 @@ impl Drop for Globals {
     fn drop(&mut self) {
         let mut table = table::write();
         for &address in &self.addresses {
-            // They exist: only this function frees them.
+            // They exist, because only this frees them.
             let _ = table.remove(address, Owner::Module);
         }
     }
@@ -76,7 +76,7 @@ impl Globals {
     }
 }
 
-/// Binaries, which are for hardware.
+/// Formats of binaries, which are for hardware.
 const BINARIES: [&[u8]; 2] = [b"\x7fELF", b"\x50\xed\x55\xba"];
 
 fn load(image: &[u8]) -> Result<Handle, Error> {
@@ -143,7 +143,8 @@ fn dump(text: &str) {
 }
 
 /// # Safety
-/// It is null or a text of C.
+///
+/// It is null or a C string.
 unsafe fn text<'t>(pointer: *const c_char) -> Result<&'t CStr, Error> {
     if pointer.is_null() {
         return Err(Error::InvalidValue);
@@ -156,12 +157,12 @@ unsafe fn text<'t>(pointer: *const c_char) -> Result<&'t CStr, Error> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(out: Out<Handle>, image: *const c_char) -> Code {
     call("cuModuleLoadData", || {
-        // SAFETY: PTX is a text of C; of a binary only the start is read, which has no zeros.
+        // SAFETY: PTX is a C string; only the start of a binary is read, which has no zeros.
         put(out, load(unsafe { text(image) }?.to_bytes())?)
     })
 }
 
-/// As [`cuModuleLoadData`], with options for the compiler, which have no effect.
+/// Does the same as [`cuModuleLoadData`]; ignores the compiler's options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadDataEx(
     out: Out<Handle>,
@@ -170,7 +171,7 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
     _names: *const c_void,
     _values: *const c_void,
 ) -> Code {
-    // SAFETY: the same is promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { cuModuleLoadData(out, image) }
 }
 
@@ -178,7 +179,7 @@ pub unsafe extern "C" fn cuModuleLoadDataEx(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoad(out: Out<Handle>, path: *const c_char) -> Code {
     call("cuModuleLoad", || {
-        // SAFETY: this function's caller promises the same.
+        // SAFETY: guaranteed by this function's caller.
         let path = unsafe { text(path) }?.to_str();
         let path = path.map_err(|_| Error::InvalidValue)?;
         let image = std::fs::read(path).map_err(|_| Error::FileNotFound)?;
@@ -186,7 +187,7 @@ pub unsafe extern "C" fn cuModuleLoad(out: Out<Handle>, path: *const c_char) -> 
     })
 }
 
-/// Ends a module and its kernels.
+/// Unloads a module and its kernels.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleUnload(module: Handle) -> Code {
     call("cuModuleUnload", || {
@@ -200,7 +201,7 @@ pub unsafe extern "C" fn cuModuleUnload(module: Handle) -> Code {
     })
 }
 
-/// A kernel.
+/// Returns a kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleGetFunction(
     out: Out<Handle>,
@@ -209,14 +210,14 @@ pub unsafe extern "C" fn cuModuleGetFunction(
 ) -> Code {
     call("cuModuleGetFunction", || {
         let module = MODULES.get(module)?;
-        // SAFETY: this function's caller promises the same.
+        // SAFETY: guaranteed by this function's caller.
         let name = unsafe { text(name) }?.to_string_lossy();
         let function = module.functions.get(name.as_ref());
         put(out, *function.ok_or(Error::NotFound)?)
     })
 }
 
-/// A variable: its address and bytes.
+/// Returns the address and the size of a variable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleGetGlobal_v2(
     address: Out<u64>,
@@ -226,12 +227,12 @@ pub unsafe extern "C" fn cuModuleGetGlobal_v2(
 ) -> Code {
     call("cuModuleGetGlobal_v2", || {
         let module = MODULES.get(module)?;
-        // SAFETY: this function's caller promises the same.
+        // SAFETY: guaranteed by this function's caller.
         let name = unsafe { text(name) }?.to_string_lossy();
         let globals = &module.globals;
         let found = globals.names.iter().position(|n| *n == name);
         let found = found.ok_or(Error::NotFound)?;
-        // A caller that wants only one of them passes null for the other.
+        // A caller that only needs one of them passes null for the other.
         address.map(|out| out.write(globals.addresses[found]));
         bytes.map(|out| out.write(globals.sizes[found]));
         Ok(())

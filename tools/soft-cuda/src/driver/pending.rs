@@ -1,5 +1,5 @@
-//! The remaining work of streams: kernels, copies, NCCL. Each item runs after all that was enqueued
-//! before it in its stream.
+//! Pending work of streams: kernels, copies, NCCL's operations. Each is done after everything
+//! enqueued before it in its stream.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,11 +10,10 @@ use crate::report::lock;
 /// A stream of a device.
 type Place = (usize, Handle);
 
-/// Whether the work failed. It does not count as done, but nobody waits for it, nor for the work
-/// behind it.
+/// True if the work failed. It does not count as done, but nobody waits for it, nor for later work.
 type Lost = bool;
 
-/// The remaining work, in the order in which it was enqueued.
+/// Pending work in the order in which it was enqueued.
 struct List {
     next: u64,
     streams: BTreeMap<Place, BTreeMap<u64, Lost>>,
@@ -26,7 +25,7 @@ static LIST: Mutex<List> = Mutex::new(List {
 });
 static CHANGED: Condvar = Condvar::new();
 
-/// Maximum work of a stream; a thread that enqueues more waits, as with a GPU.
+/// Largest queue of a stream; a caller that enqueues more waits, as with a GPU.
 const MOST: usize = 1024;
 
 /// `CU_STREAM_LEGACY` is the default stream.
@@ -42,14 +41,14 @@ impl List {
         self.streams.get(&place).into_iter().flatten()
     }
 
-    /// Whether a stream has work up to this ticket that can still be done.
+    /// Returns true if a stream has pending work up to this place that can still be done.
     fn is_busy(&self, place: Place, until: u64) -> bool {
         let first = self.stream(place).next();
         first.is_some_and(|(&number, &lost)| number <= until && !lost)
     }
 }
 
-/// A place in a stream, which is done when all up to it is.
+/// A place in a stream; it is done when all work up to it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     place: Place,
@@ -57,26 +56,26 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// Whether all up to it is done.
+    /// Returns true if all work up to it is done.
     pub fn is_done(self) -> bool {
         let list = lock(&LIST);
         let first = list.stream(self.place).next();
         first.is_none_or(|(&number, _)| number > self.number)
     }
 
-    /// Waits for that, or until it can never be.
+    /// Waits until it is done, or never can be.
     pub fn wait(self) {
         drop(wait_while(|list| list.is_busy(self.place, self.number)));
     }
 }
 
-/// Something enqueued in a stream, which is done when this is dropped.
+/// Enqueued work of a stream, which is done when this is dropped.
 pub(crate) struct Ticket {
     mark: Mark,
 }
 
 impl Ticket {
-    /// The last place in a stream of a device.
+    /// Takes the last place in a stream of a device.
     pub fn take(device: usize, stream: Handle) -> Self {
         let place = place(device, stream);
         let full = |list: &List| list.streams.get(&place).is_some_and(|s| s.len() >= MOST);
@@ -88,13 +87,13 @@ impl Ticket {
         Self { mark }
     }
 
-    /// Its place.
+    /// Returns its place.
     pub(super) fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// Waits until all before it in its stream is done, or waiting is pointless. A thread that
-    /// changes this must call [`wake`].
+    /// Waits until all work before it in its stream is done, or waiting is pointless. Code that
+    /// changes the latter calls [`wake`].
     pub fn wait_for_turn(&self, pointless: impl Fn() -> bool) {
         let Mark { place, number } = self.mark;
         drop(wait_while(|list| {
@@ -132,9 +131,9 @@ impl Drop for Ticket {
     }
 }
 
-/// Makes all waiting threads look again.
+/// Wakes all waiting threads, which check their condition again.
 pub(crate) fn wake() {
-    // A thread that looked before the change, and does not wait yet, holds this.
+    // A thread between its check and its wait holds this lock.
     drop(lock(&LIST));
     CHANGED.notify_all();
 }
@@ -144,18 +143,18 @@ fn wait_while(condition: impl Fn(&List) -> bool) -> MutexGuard<'static, List> {
     list.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a stream has work, or failed work.
+/// Returns true if a stream has pending or failed work.
 pub(super) fn any(device: usize, stream: Handle) -> bool {
     lock(&LIST).stream(place(device, stream)).next().is_some()
 }
 
-/// Waits until a stream has no work that can still be done.
+/// Waits until a stream has no pending work that can still be done.
 pub(super) fn wait_for_stream(device: usize, stream: Handle) {
     let place = place(device, stream);
     drop(wait_while(|list| list.is_busy(place, u64::MAX)));
 }
 
-/// As [`wait_for_stream`], for all chosen streams of a device.
+/// Does the same as [`wait_for_stream`] for all selected streams of a device.
 pub(super) fn wait_for_streams(device: usize, chosen: impl Fn(Handle) -> bool) {
     drop(wait_while(|list| {
         let mut places = list.streams.keys().copied();
@@ -163,7 +162,7 @@ pub(super) fn wait_for_streams(device: usize, chosen: impl Fn(Handle) -> bool) {
     }));
 }
 
-/// As [`wait_for_stream`], for all streams of a device.
+/// Does the same as [`wait_for_stream`] for all streams of a device.
 pub(super) fn wait_for_device(device: usize) {
     wait_for_streams(device, |_| true);
 }

@@ -1,9 +1,10 @@
-//! One thread for each stream does its work, so that calls return before their work is done, as
-//! with a real driver. So a program that reads a result too early, or frees memory that is still
-//! needed, is detected.
+//! Threads that do the work of streams, one for each stream, so that calls return before their work
+//! is done, as a driver's do. This reveals a program that reads a result too early, or frees memory
+//! that is still in use.
 //!
-//! Work in a default stream is done before the call returns. So is all work if kernels are not run
-//! (`SOFT_CUDA_IDLE`, `SOFT_CUDA_COUNTS`), because there the time of calls matters.
+//! Work in a default stream is done before the call returns, and so is everything if kernels are
+//! not run (`SOFT_CUDA_IDLE`, `SOFT_CUDA_COUNTS`), because then the duration of calls is of
+//! interest.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,20 +18,20 @@ use super::{Error, Handle, priority};
 use crate::report::{contained, lock, say};
 use crate::settings::settings;
 
-/// A stream's piece of work. A failure makes the device useless.
+/// Work of a stream. A failure makes the device unusable.
 type Work = Box<dyn FnOnce() -> Result<(), Error> + Send>;
 
-/// Hands work to a thread. The lock is held while an item gets its place, so that the thread
-/// receives all in order.
+/// Sends work to a thread. The lock is held while work gets its place, so that the thread receives
+/// everything in order.
 type Worker = Arc<Mutex<Sender<(Work, Ticket)>>>;
 
 static WORKERS: Mutex<BTreeMap<Handle, Worker>> = Mutex::new(BTreeMap::new());
 
-/// Does work in a stream of a device when all before it is done. Returns its place, if it was not
-/// done at once.
+/// Enqueues work in a stream of a device. Returns its place, or `None` if it is done already.
 ///
 /// # Errors
-/// Errors of work that was done at once; also fails if no thread can be started.
+///
+/// Returns the error of work that was done immediately, and fails if no thread can be started.
 pub(super) fn enqueue(
     device: usize,
     stream: Handle,
@@ -59,12 +60,12 @@ fn worker(device: usize, stream: Handle) -> Result<Worker, Error> {
     Ok(worker)
 }
 
-/// Whether calls for this stream return when their work is done.
+/// Returns true if calls for this stream return when their work is done.
 pub(super) fn at_once(stream: Handle) -> bool {
     is_default(stream) || settings().idle
 }
 
-/// No more work comes.
+/// Ends the thread of a stream.
 pub(super) fn end(stream: Handle) {
     lock(&WORKERS).remove(&stream);
 }
@@ -84,7 +85,7 @@ fn serve(device: usize, all: &Receiver<(Work, Ticket)>) {
     priority::raise();
     for (work, ticket) in all {
         ticket.wait_for_turn(|| false);
-        // After a failure a device does no more work.
+        // After a failure no more work is done on a device.
         if usable(device).is_ok()
             && let Err(error) = contained("a stream", Error::Unknown, work)
         {

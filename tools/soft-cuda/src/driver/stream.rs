@@ -1,5 +1,5 @@
-//! "Stream Management": streams, which do one thing after another (`queue`), and the default
-//! streams, which do it while the program waits.
+//! "Stream Management": streams, each of which does its work in order (`queue`), and the default
+//! ones, which do it while the program waits.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -14,7 +14,7 @@ use super::{Error, pending, queue, table};
 struct Stream {
     /// A thread that waits for a stream need not have a current context.
     device: usize,
-    /// Whether the default stream waits for it.
+    /// True if the default stream waits for it.
     blocking: bool,
 }
 
@@ -26,15 +26,15 @@ const NON_BLOCKING: c_uint = 1;
 /// The default stream, under both its names.
 const LEGACY: [Handle; 2] = [0, 1];
 
-/// Streams that are always there: the default one, `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
+/// Streams that always exist: the default one, `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`.
 const DEFAULT: [Handle; 3] = [0, 1, 2];
 
-/// Whether it is a stream of the device that the thread works with.
+/// Returns true for a stream of the thread's current device.
 pub(crate) fn is_default(stream: Handle) -> bool {
     DEFAULT.contains(&stream)
 }
 
-/// The device of a stream. Refuses what is no stream, and a device on which a kernel failed.
+/// Returns the device of a stream. Refuses invalid streams, and a device on which a kernel failed.
 pub(crate) fn device_of(stream: Handle) -> Result<usize, Error> {
     if is_default(stream) {
         return current();
@@ -42,7 +42,7 @@ pub(crate) fn device_of(stream: Handle) -> Result<usize, Error> {
     usable(STREAMS.get(stream)?.device)
 }
 
-/// As [`device_of`], when the stream and the streams that it waits for have no work left.
+/// Does the same as [`device_of`], after the work of the stream and of those that it waits for.
 pub(super) fn ready(stream: Handle) -> Result<usize, Error> {
     let device = device_of(stream)?;
     pending::wait_for_stream(device, stream);
@@ -53,7 +53,7 @@ pub(super) fn ready(stream: Handle) -> Result<usize, Error> {
     usable(device)
 }
 
-/// A stream.
+/// Creates a stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(out: Out<Handle>, flags: c_uint) -> Code {
     call("cuStreamCreate", || {
@@ -66,18 +66,18 @@ pub unsafe extern "C" fn cuStreamCreate(out: Out<Handle>, flags: c_uint) -> Code
     })
 }
 
-/// A stream.
+/// Creates a stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreateWithPriority(
     out: Out<Handle>,
     flags: c_uint,
     _priority: c_int,
 ) -> Code {
-    // SAFETY: the same is promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { cuStreamCreate(out, flags) }
 }
 
-/// Ends a stream when it has nothing to do any more.
+/// Destroys a stream after its work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
     call("cuStreamDestroy_v2", || {
@@ -87,13 +87,13 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(stream: Handle) -> Code {
     })
 }
 
-/// Waits for the work of the stream.
+/// Waits for the stream's work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamSynchronize(stream: Handle) -> Code {
     call("cuStreamSynchronize", || ready(stream).map(drop))
 }
 
-/// Whether all is done.
+/// Returns whether all work is done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamQuery(stream: Handle) -> Code {
     call("cuStreamQuery", || {
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn cuStreamQuery(stream: Handle) -> Code {
     })
 }
 
-/// Makes a stream wait for an event, as it was last recorded.
+/// Makes a stream wait for an event as it was last recorded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) -> Code {
     call("cuStreamWaitEvent", || {
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn cuStreamWaitEvent(stream: Handle, event: Handle, _flags
     })
 }
 
-/// Which stream uses some memory makes no difference.
+/// Restricts memory to a stream; has no effect here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamAttachMemAsync(
     stream: Handle,
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn cuStreamAttachMemAsync(
     })
 }
 
-/// Whether what a stream does is recorded as a graph: it never is.
+/// Returns whether the stream's work is captured as a graph; it never is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamIsCapturing(stream: Handle, out: Out<c_int>) -> Code {
     call("cuStreamIsCapturing", || {
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn cuStreamIsCapturing(stream: Handle, out: Out<c_int>) ->
 /// `CUhostFn`
 pub type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
 
-/// Calls a function when all before it is done.
+/// Calls a function after all earlier work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchHostFunc(
     stream: Handle,
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
         let function = function.ok_or(Error::InvalidValue)?;
         let data = data.expose_provenance();
         let call = move || {
-            // SAFETY: the caller says that it can be called with this, from another thread.
+            // SAFETY: the caller guarantees that it can be called with this, from another thread.
             unsafe { function(with_exposed_provenance_mut(data)) };
             Ok(())
         };

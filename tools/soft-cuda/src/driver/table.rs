@@ -1,5 +1,5 @@
-//! The memory of all devices. Kernels and copies hold the table for reading, so that nothing they
-//! touch is freed.
+//! The memory of all devices. Kernels and copies hold the table for reading, so that memory they
+//! access is not freed.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -8,7 +8,7 @@ use super::Error;
 use crate::machine::{Buffer, Range};
 use crate::settings::settings;
 
-/// The owner, which may free it.
+/// The part of the driver that may free an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Program,
@@ -31,18 +31,18 @@ static TABLE: RwLock<Table> = RwLock::new(Table {
     allocations: BTreeMap::new(),
 });
 
-/// The table, unchanged while it is held.
+/// Locks the table for reading: nothing changes meanwhile.
 pub(crate) fn read() -> RwLockReadGuard<'static, Table> {
     TABLE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The table, while no kernel runs.
+/// Locks the table for writing, while no kernel runs.
 pub(super) fn write() -> RwLockWriteGuard<'static, Table> {
     TABLE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Table {
-    /// Memory of a device that starts with these bytes.
+    /// Allocates memory of a device that starts with these bytes.
     pub fn add(
         &mut self,
         device: usize,
@@ -82,19 +82,19 @@ impl Table {
         }
     }
 
-    /// Allocated bytes of a device.
+    /// Returns the used bytes of a device.
     pub fn used(&self, device: usize) -> u64 {
         let of_device = self.allocations.values().filter(|a| a.device == device);
         let bytes = of_device.map(|a| a.buffer.range()).map(|r| r.end - r.start);
         bytes.sum()
     }
 
-    /// Free bytes of a device.
+    /// Returns the free bytes of a device.
     pub fn free(&self, device: usize) -> u64 {
         settings().memory.saturating_sub(self.used(device))
     }
 
-    /// Refuses ranges that are not within one allocation.
+    /// Refuses a range that is not within one allocation.
     pub fn check(&self, start: u64, bytes: usize) -> Result<(), Error> {
         let before = self.allocations.range(..=start).next_back();
         let inside = before.is_some_and(|(_, a)| a.buffer.range().holds(start, bytes));
@@ -105,7 +105,7 @@ impl Table {
         }
     }
 
-    /// All of it in ascending order.
+    /// Returns all allocations in ascending order.
     pub fn ranges(&self) -> Vec<Range> {
         self.allocations
             .values()

@@ -1,4 +1,4 @@
-//! The C functions, as a program calls them. Each test has a device of its own.
+//! The C functions from a program's side. Each test has its own device.
 #![allow(unsafe_code)] // Calls C functions.
 
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -28,7 +28,7 @@ $END:
     ret;
 }";
 
-/// The result of a call, or its code.
+/// Returns the result of a call, or its code.
 fn get<T>(call: impl FnOnce(Out<T>) -> Code) -> Result<T, Code> {
     let mut out = MaybeUninit::uninit();
     match call(Some(&mut out)) {
@@ -38,7 +38,7 @@ fn get<T>(call: impl FnOnce(Out<T>) -> Code) -> Result<T, Code> {
     }
 }
 
-/// Makes this thread work with a device.
+/// Makes a device current for this thread.
 fn start(device: c_int) {
     // SAFETY: pointers are of this function.
     unsafe {
@@ -54,23 +54,23 @@ fn allocate(bytes: usize) -> Result<u64, Code> {
 }
 
 fn upload(to: u64, words: &[u32]) -> Code {
-    // SAFETY: `words` has that many bytes.
+    // SAFETY: there are this many bytes.
     unsafe { cuMemcpyHtoD_v2(to, words.as_ptr().cast(), size_of_val(words)) }
 }
 
 fn download(from: u64, words: &mut [u32]) -> Code {
-    // SAFETY: `words` has room for that many bytes.
+    // SAFETY: there is room for this many bytes.
     unsafe { cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), from, size_of_val(words)) }
 }
 
 fn load(text: &str) -> Result<Handle, Code> {
     let text = CString::new(text).unwrap();
-    // SAFETY: it is a text of C.
+    // SAFETY: it is a C string.
     get(|out| unsafe { cuModuleLoadData(out, text.as_ptr()) })
 }
 
 fn function(module: Handle, name: &CStr) -> Result<Handle, Code> {
-    // SAFETY: it is a text of C.
+    // SAFETY: it is a C string.
     get(|out| unsafe { cuModuleGetFunction(out, module, name.as_ptr()) })
 }
 
@@ -215,12 +215,12 @@ impl Gate {
     /// Makes a stream wait for it.
     fn close(&'static self, stream: Handle) {
         unsafe extern "C" fn wait(gate: *mut c_void) {
-            // SAFETY: it is a gate that is always there.
+            // SAFETY: it is a static gate.
             let Gate(open, changed) = unsafe { &*gate.cast::<Gate>() };
             drop(changed.wait_while(open.lock().unwrap(), |open| !*open));
         }
         let gate = std::ptr::from_ref(self).cast_mut().cast();
-        // SAFETY: it can be called with this.
+        // SAFETY: the function can be called with this.
         assert_eq!(unsafe { cuLaunchHostFunc(stream, Some(wait), gate) }, 0);
     }
 }
@@ -243,11 +243,11 @@ fn what_is_enqueued_is_done_later_and_in_order() {
         let mut words = [1u32, 2, 3, 4];
         let from = words.as_ptr().cast();
         assert_eq!(cuMemcpyHtoDAsync_v2(data, from, 16, stream), 0);
-        // It was read: only what the driver gave out is read later.
+        // It has been read already: only memory of the driver is read later.
         words.fill(9);
         assert_eq!(triple(kernel, 1, 32, data, 3, stream), 0);
         assert_eq!(cuEventRecord(event, stream), 0);
-        // The other stream goes on where the first one is then.
+        // The other stream continues at the first one's place at that time.
         assert_eq!(cuStreamWaitEvent(other, event, 0), 0);
         assert_eq!(triple(kernel, 1, 32, data, 2, other), 0);
         assert_eq!(cuMemcpyDtoHAsync_v2(pinned.cast(), data, 16, other), 0);
@@ -322,7 +322,7 @@ fn launches_that_no_gpu_takes() {
     ];
     let list = arguments.as_ptr();
     for (shared, code) in [(100 << 10, 0), (101 << 10, 1)] {
-        // SAFETY: the arguments are those of the kernel; as a number of threads any will do.
+        // SAFETY: the arguments are those of the kernel; any number of threads is valid.
         let out = unsafe { cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, shared, 0, list, null()) };
         assert_eq!(out, code);
     }

@@ -1,4 +1,4 @@
-//! Functions that programs look for and that are not implemented.
+//! Functions that programs look up but that are not implemented.
 #![allow(unsafe_code)] // Exports C functions.
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -33,7 +33,7 @@ unsupported! {
     cuGraphLaunch(Handle, Handle);
     /// Graphs are not implemented.
     cuGraphUpload(Handle, Handle);
-    /// Blocks that wait for each other might not run at the same time.
+    /// Not implemented, because blocks that wait for each other might not run at the same time.
     cuLaunchCooperativeKernel(
         Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void
     );

@@ -16,7 +16,7 @@ const OPERATIONS: &[&str] = &[
     "add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec",
 ];
 
-/// Memory orders and spaces. All orders are kept.
+/// Memory orders, all of which are satisfied, and spaces.
 const WORDS: &[&str] = &[
     "relaxed",
     "acquire",
@@ -32,7 +32,7 @@ const WORDS: &[&str] = &[
     "noftz",
 ];
 
-/// A function of the old value and one or two operands.
+/// The old value, and one or two operands.
 type Change = fn(u64, u64, u64) -> u64;
 
 struct Atomic {

@@ -42,7 +42,7 @@ fn of_one(i: &Instruction, kind: Type) -> Result<Map<2>, Invalid> {
     })
 }
 
-/// The amount is a number of 32 bits; by more than the width, nothing is left but the sign.
+/// Shifts. The amount is a number of 32 bits; beyond the width only the sign remains.
 fn shift(i: &Instruction, kind: Type) -> Result<Map<3>, Invalid> {
     Ok(match (i.name.as_str(), kind) {
         ("shl", B16) => map!(u32, |a, n| a.checked_shl(n).unwrap_or(0) & 0xffff),
@@ -58,7 +58,7 @@ fn shift(i: &Instruction, kind: Type) -> Result<Map<3>, Invalid> {
     })
 }
 
-/// The 32 bits that a shift leaves of the 64 bits with `b` above `a`.
+/// Shifts 64 bits, `b` above `a`, and keeps 32 of them.
 fn funnel_shift(i: &Instruction) -> Result<Map<4>, Invalid> {
     i.only(&["l", "r", "wrap", "clamp"])?;
     fn both(a: u32, b: u32) -> u64 {
@@ -72,7 +72,7 @@ fn funnel_shift(i: &Instruction) -> Result<Map<4>, Invalid> {
     })
 }
 
-/// `bfe`: a number of bits from a position on, with the sign of the last one if signed.
+/// `bfe`: extracts a number of bits from a position on, sign-extended if signed.
 fn extract(i: &Instruction, kind: Type) -> Result<Map<4>, Invalid> {
     fn unsigned(a: u64, at: u64, n: u64, width: u64) -> u64 {
         let (at, n) = (at & 255, n & 255);
@@ -100,12 +100,12 @@ fn extract(i: &Instruction, kind: Type) -> Result<Map<4>, Invalid> {
     })
 }
 
-/// The lowest `n` bits.
+/// Returns the lowest `n` bits.
 fn low(n: u64) -> u64 {
     1u64.checked_shl(n as u32).map_or(u64::MAX, |bit| bit - 1)
 }
 
-/// `prmt`: four bytes of eight; for each, its number and whether only its sign is wanted.
+/// `prmt`: selects four of eight bytes; each selector is a number and a flag for the sign alone.
 fn permute(i: &Instruction) -> Result<Operation, Invalid> {
     i.only(&[])?;
     fn byte(of: u64, selector: u32) -> u32 {
@@ -127,7 +127,7 @@ fn permute(i: &Instruction) -> Result<Operation, Invalid> {
     Operation::three(map, i)
 }
 
-/// `bfi d, a, b, at, n`: `b` with the lowest bits of `a` in a place of it.
+/// `bfi d, a, b, at, n`: inserts the lowest bits of `a` into `b`.
 struct Insert {
     to: usize,
     a: usize,
@@ -171,7 +171,7 @@ impl Step for Insert {
     }
 }
 
-/// `lop3`: for each bit of three sources, the bit of a table of eight.
+/// `lop3`: looks up each bit of three sources in a table of eight.
 struct Table {
     to: usize,
     sources: [usize; 3],
@@ -202,7 +202,7 @@ impl Step for Table {
     }
 }
 
-/// The bits for which the sources are this entry of the table.
+/// Returns the bits for which the sources are this entry of the table.
 fn entry_of([a, b, c]: [u32; 3], entry: u32) -> u32 {
     let of = |bits: u32, place: u32| if entry >> place & 1 == 1 { bits } else { !bits };
     of(a, 2) & of(b, 1) & of(c, 0)

@@ -1,4 +1,4 @@
-//! A block: its warps, one after another, and its barriers.
+//! A block: runs its warps one after another, with its barriers.
 
 use super::copy::Copies;
 use super::counts::{Counter, Counts};
@@ -11,16 +11,16 @@ use super::wgmma::Products;
 use super::{Failure, Fault, Range};
 use crate::ptx::{Axis, Fill, Special};
 
-/// Runs one block after another.
+/// Runs blocks, one after another.
 pub(super) struct Block<'l> {
     launch: &'l Launch<'l>,
     memory: Memory<'l>,
     warps: Vec<Warp>,
-    /// Registers that say which block it is.
+    /// Registers that hold the number of the block.
     numbers: Vec<(usize, Axis)>,
     counter: Option<Box<Counter>>,
     watch: Option<(Box<Watch>, &'l Blocks)>,
-    /// The buffers behind `memory` and the warps.
+    /// Memory of `memory` and the warps.
     _buffers: Vec<Buffer>,
 }
 
@@ -64,7 +64,7 @@ impl<'l> Block<'l> {
         Ok(block)
     }
 
-    /// As [`Self::new`], with races looked for, also between these blocks.
+    /// Does the same as [`Self::new`], and detects races, also between these blocks.
     pub fn watched(launch: &'l Launch<'l>, blocks: &'l Blocks) -> Result<Self, LaunchError> {
         let mut block = Self::new(launch)?;
         let watch = Watch::new(block.memory.shared(), block.warps.len());
@@ -123,7 +123,7 @@ impl<'l> Block<'l> {
         })
     }
 
-    /// As [`Self::run`], for each of these, and counts what they do.
+    /// Does the same as [`Self::run`] for each of these blocks, and counts their instructions.
     pub fn run_counted(
         &mut self,
         numbers: impl Iterator<Item = [u32; 3]>,
@@ -163,12 +163,12 @@ impl<'l> Block<'l> {
         }
     }
 
-    /// Opens the barriers at which all expected threads wait.
+    /// Opens the barriers at which all expected threads have arrived.
     fn release(&mut self) -> bool {
         if self.warps.iter().any(Warp::any_parked) {
             return false;
         }
-        // Lanes that have not ended all wait at some barrier.
+        // All lanes that have not ended wait at some barrier.
         let alive = self.count(Warp::alive);
         let (mut opened, mut seen) = (false, Vec::new());
         while let Some(next) = self.warps.iter().find_map(|warp| warp.appointment(&seen)) {
@@ -200,7 +200,7 @@ impl<'l> Block<'l> {
             let mut warps = warps.filter(|(_, warp)| !parked || warp.any_parked());
             warps.find_map(|(number, warp)| Some((number, warp.stuck()?)))
         };
-        // The caller found a lane that has not ended.
+        // The caller has found a lane that has not ended.
         first(true).or_else(|| first(false)).unwrap_or_else(|| {
             let kind = super::FaultKind::Deadlock;
             let fault = Fault { kind, lane: 0 };

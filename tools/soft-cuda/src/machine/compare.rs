@@ -46,7 +46,7 @@ pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
     })
 }
 
-/// A comparison whose result and its opposite are joined with a predicate.
+/// A comparison whose result and its negation are combined with a predicate.
 struct Joined {
     map: Map<3>,
     to: [usize; 2],
@@ -90,7 +90,7 @@ macro_rules! integers {
     };
 }
 
-/// A comparison that ends with `u` is also true for NaN.
+/// Comparisons ending in `u` are also true for NaN.
 macro_rules! floats {
     ($i:ident, $type:ident, $comparison:expr) => {{
         fn of(bits: u64) -> <$type as Scalar>::Value {

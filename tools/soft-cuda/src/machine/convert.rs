@@ -51,7 +51,7 @@ pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rounding {
     Nearest,
-    /// To nearest, and away from zero in the middle.
+    /// To nearest, with ties away from zero.
     Away,
     Zero,
     Down,
@@ -70,13 +70,13 @@ impl Rounding {
     }
 }
 
-/// The kinds of conversion.
+/// Parameters of a conversion.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     to: Type,
     from: Type,
     rounding: Rounding,
-    /// To a whole number.
+    /// Rounds to an integer.
     whole: bool,
     saturate: bool,
     relu: bool,
@@ -98,7 +98,7 @@ impl Step for Convert {
     }
 }
 
-/// `cvt.rn.f16x2.f32 d, a, b`: `a` above `b`.
+/// `cvt.rn.f16x2.f32 d, a, b`: packs `a` above `b`.
 struct Pack {
     rule: Rule,
     to: usize,
@@ -147,8 +147,7 @@ impl Step for Pack {
     }
 }
 
-/// From an integer to an integer: the sign is extended to the whole register, whose width is not
-/// known.
+/// Integer to integer: extends the sign to the whole register, whose width is unknown.
 macro_rules! integers {
     ($from:expr, $to:ident) => {
         match $from {
@@ -164,7 +163,7 @@ macro_rules! integers {
 }
 
 impl Rule {
-    /// Conversions that many kernels make, for all lanes at once.
+    /// Returns a function for all lanes at once, for frequent conversions.
     fn common(self) -> Option<Map<2>> {
         if self.saturate || self.relu {
             return None;
@@ -237,7 +236,7 @@ impl Rule {
 
     fn to_integer(self, number: Number) -> u64 {
         let whole = match number {
-            // The widest integers are narrower than 128 bits, and NaN is 0.
+            // The widest integers are narrower than 128 bits, and NaN becomes 0.
             Number::Float(value) => self.rounded(value) as i128,
             Number::Integer(value) => value,
         };
@@ -264,7 +263,7 @@ impl Rule {
     }
 }
 
-/// 19 bits of single precision, away from zero in the middle.
+/// Rounds to 19 bits of single precision, with ties away from zero.
 #[inline(always)]
 fn tf32(bits: u32) -> u32 {
     if bits & 0x7fff_ffff > 0x7f80_0000 {
@@ -282,8 +281,8 @@ fn tf32_nearest(bits: u32) -> u32 {
     bits.wrapping_add(0xfff + odd) & !0x1fff
 }
 
-/// Single precision with an odd last bit if anything was cut off. Rounding it to a narrower format
-/// then equals rounding once.
+/// Rounds to single precision, to odd if inexact. A second rounding, to a narrower format, then
+/// gives the same as a single one.
 fn odd(exact: f64) -> f32 {
     let cut = toward_zero(exact);
     if f64::from(cut) == exact || exact.is_nan() {
@@ -292,7 +291,7 @@ fn odd(exact: f64) -> f32 {
     f32::from_bits(cut.to_bits() | 1)
 }
 
-/// The neighbour of a floating-point number, in bits.
+/// Returns the neighbour of a floating-point number, in bits.
 fn next(bits: u64, kind: Type, up: bool) -> u64 {
     let sign = 1 << (kind.size() * 8 - 1);
     match (bits & !sign, bits & sign == 0) {
@@ -327,7 +326,7 @@ impl Number {
         }
     }
 
-    /// The bits of the nearest number of this kind.
+    /// Returns the bits of the nearest number of this type.
     fn nearest(self, kind: Type) -> u64 {
         let double = match self {
             Self::Float(value) => value,

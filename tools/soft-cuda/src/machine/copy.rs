@@ -1,6 +1,6 @@
 //! `cp.async` ("Data Movement and Conversion Instructions"): copies to shared memory. They arrive
-//! when they are awaited, not before. So a kernel that forgets to wait, or waits for too few, is
-//! detected.
+//! when they are waited for, not before, which reveals a kernel that forgets to wait, or waits for
+//! too few.
 
 use super::fault::Fault;
 use super::lanes::{LANES, Mask, lanes};
@@ -10,11 +10,11 @@ use super::warp::Lanes;
 use super::watch::How;
 use crate::ptx::{Instruction, Invalid, Space};
 
-/// The copies of a warp that have not arrived.
+/// Copies of a warp that have not arrived.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     under_way: Vec<UnderWay>,
-    /// Groups that each lane has closed.
+    /// Number of groups that each lane has closed.
     closed: [u32; LANES],
 }
 
@@ -29,7 +29,7 @@ struct UnderWay {
 }
 
 impl Copies {
-    /// As before a block.
+    /// Resets to the state before a block.
     pub fn forget(&mut self) {
         self.under_way.clear();
         self.closed = [0; LANES];
@@ -41,7 +41,7 @@ struct Copy {
     to: (usize, i64),
     from: (usize, i64),
     bytes: usize,
-    /// How many of them are read. The others become zero.
+    /// Number of bytes that are read. The others become zero.
     read: usize,
 }
 
@@ -149,7 +149,7 @@ impl Step for Commit {
 
 impl Step for Wait {
     fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault> {
-        // The number of groups of each lane that are waited for.
+        // The number of groups of each lane to wait for.
         let mut until = [0; LANES];
         for lane in lanes(active) {
             until[lane] = match self.but {

@@ -1,6 +1,6 @@
-//! Counts the work of some blocks of a launch: instructions by executing unit, and the memory that
-//! they touch in how many pieces. A profiler counts the same on a GPU ("Nsight Compute", "Memory
-//! Tables"), with times.
+//! Counts of some blocks of a launch: instructions by executing unit, and the bytes and pieces of
+//! memory they access. A profiler counts the same on a GPU ("Nsight Compute", "Memory Tables"), but
+//! with times.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,10 +8,10 @@ use super::lanes::Mask;
 use super::matrix::Shape;
 use crate::ptx::Instruction;
 
-/// Bytes of a sector: the smallest read from the second-level cache.
+/// Bytes of a sector, the smallest transfer of the L2 cache.
 const SECTOR: u64 = 32;
 
-/// Bytes of a bank of shared memory, and banks.
+/// Bytes of a bank of shared memory, and the number of banks.
 const BANK: u64 = 4;
 const BANKS: u64 = 32;
 
@@ -20,19 +20,19 @@ const BANKS: u64 = 32;
 pub enum Unit {
     /// `mma`, `wmma`.
     TensorCores,
-    /// `wgmma` with this number of columns, a warp's quarter of it.
+    /// `wgmma` of this many columns, a warp's quarter of it.
     Warpgroup(u16),
     /// Sums and products of floating-point numbers.
     Float,
     /// Functions and quotients of floating-point numbers.
     Special,
-    /// Whole numbers, bits and comparisons.
+    /// Integers, bits and comparisons.
     Integer,
-    /// Division of whole numbers, which is a dozen instructions.
+    /// Integer division, which takes a dozen instructions.
     IntegerDivision,
     /// `cvt`.
     Conversion,
-    /// `mov` and similar ones; few of them are instructions of a GPU.
+    /// `mov` and similar, few of which are instructions of a GPU.
     Move,
     /// Loads from global and local memory.
     Load,
@@ -46,7 +46,7 @@ pub enum Unit {
     LoadMatrix,
     /// `cp.async` through the SM's own cache.
     Copy,
-    /// `cp.async` past it.
+    /// `cp.async` bypassing it.
     CopyPast,
     /// Exchange between lanes.
     Shuffle,
@@ -94,31 +94,31 @@ impl Unit {
     }
 }
 
-/// Counts of instructions of one kind, over all warps.
+/// Totals of one kind of instructions over all warps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Instructions of warps.
     pub instructions: u64,
     /// Lanes that executed them.
     pub lanes: u64,
-    /// Bytes of global memory that lanes asked for.
+    /// Bytes of global memory requested by lanes.
     pub bytes: u64,
-    /// Sectors of global memory that contain them, counted per instruction.
+    /// Sectors of global memory with these bytes, per instruction.
     pub sectors: u64,
     /// Accesses to shared memory, of 32 banks at most each.
     pub wavefronts: u64,
-    /// The minimum of these accesses.
+    /// The smallest possible number of them.
     pub least_wavefronts: u64,
 }
 
-/// Counts of the work of blocks.
+/// Counts of blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// By what executes them.
+    /// By executing unit.
     pub of: BTreeMap<Unit, Count>,
-    /// Sectors of global memory that a block read, each counted once, of all blocks.
+    /// Sectors of global memory that a block read, each counted once per block, over all blocks.
     pub read: u64,
-    /// Sectors that it read through the SM's own cache, which may have them the second time.
+    /// Sectors read through the SM's own cache, which may serve repeated reads.
     pub read_near: u64,
     /// Sectors that a block wrote.
     pub written: u64,
@@ -126,7 +126,7 @@ pub struct Counts {
     pub blocks: u64,
 }
 
-/// Memory that a lane touches.
+/// Memory accessed by a lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Touched {
     pub shared: bool,
@@ -134,11 +134,11 @@ pub(super) struct Touched {
     pub bytes: usize,
 }
 
-/// Counts what the warps of one block do, one warp after the other.
+/// Counts the work of the warps of one block, one warp after the other.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
     counts: Counts,
-    /// The executing unit, and the memory it has touched so far.
+    /// The current instruction's unit, and its accesses so far.
     current: Option<Unit>,
     touched: Vec<Touched>,
     read: HashSet<u64>,
@@ -147,7 +147,7 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// An instruction begins: the touched memory so far belongs to the previous one.
+    /// Begins an instruction: earlier accesses belong to the previous one.
     pub fn begin(&mut self, unit: Unit, active: Mask) {
         self.close();
         self.current = Some(unit);
@@ -160,7 +160,7 @@ impl Counter {
         self.touched.push(touched);
     }
 
-    /// The block has ended.
+    /// Ends the block.
     pub fn end_block(&mut self) {
         self.close();
         self.counts.blocks += 1;
@@ -169,7 +169,7 @@ impl Counter {
         self.counts.written += self.written.drain().count() as u64;
     }
 
-    /// All of it.
+    /// Returns the totals.
     pub fn into_counts(self) -> Counts {
         self.counts
     }
@@ -185,7 +185,7 @@ impl Counter {
         let least = wavefronts_at_least(&shared);
         let wavefronts = wavefronts(&shared);
         let count = self.counts.of.entry(unit).or_default();
-        // Waiting for copies touches shared memory again, which was already counted.
+        // The wait for copies accesses shared memory again, where the copies were counted already.
         if unit != Unit::Control {
             count.bytes += global.iter().map(|one| one.bytes as u64).sum::<u64>();
             count.sectors += sectors.len() as u64;
@@ -211,7 +211,7 @@ impl Touched {
     }
 }
 
-/// Lanes whose accesses to shared memory may be one: 128 bytes of them.
+/// Returns groups of lanes whose accesses to shared memory may be combined: 128 bytes each.
 fn phases<'t>(touched: &'t [&'t Touched]) -> impl Iterator<Item = &'t [&'t Touched]> {
     let bytes = touched
         .first()
@@ -223,7 +223,7 @@ fn wavefronts_at_least(touched: &[&Touched]) -> u64 {
     phases(touched).count() as u64
 }
 
-/// A phase takes as many accesses as the words that one bank must give.
+/// A phase takes as many accesses as the most requested bank has words to return.
 fn wavefronts(touched: &[&Touched]) -> u64 {
     let of_phase = |phase: &[&Touched]| {
         let words = phase.iter().flat_map(|one| {

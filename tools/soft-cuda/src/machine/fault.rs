@@ -1,63 +1,63 @@
-//! How a kernel can fail.
+//! Faults of kernels.
 
 use std::fmt;
 
-/// A forbidden action of a lane.
+/// Kinds of invalid behaviour of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// It touched memory that does not exist for it.
+    /// Access to memory that does not belong to the kernel.
     IllegalAddress {
-        /// Where.
+        /// The address.
         address: u64,
         /// Number of bytes.
         bytes: usize,
     },
-    /// It touched memory at a misaligned address.
+    /// Access at an address that is no multiple of its size.
     Misaligned {
-        /// Where.
+        /// The address.
         address: u64,
         /// Number of bytes.
         bytes: usize,
     },
-    /// It touched memory that another thread touches at any time, and one of them writes. Checked
-    /// only on request.
+    /// Unordered access to memory that another thread accesses, with at least one write. Only
+    /// detected on request.
     Race {
-        /// Where: of shared memory, the offset.
+        /// The address; in shared memory, the offset.
         address: u64,
-        /// The other participant.
+        /// The other thread.
         other: Other,
     },
-    /// `wgmma` may not see writes to shared memory: `fence.proxy.async` is missing. Checked only on
-    /// request.
+    /// `wgmma` may not see earlier writes to shared memory, because `fence.proxy.async` is missing.
+    /// Only detected on request.
     Unfenced,
-    /// It describes an unknown matrix or product.
+    /// Unknown description of a matrix or a product.
     Descriptor,
-    /// It waits for lanes that never come. A GPU would wait until a watchdog ends it.
+    /// Waiting for lanes that will not come. A GPU would wait until a watchdog ends it.
     Deadlock,
-    /// It reached `trap`.
+    /// A `trap` instruction.
     Trap,
 }
 
-/// Whom a lane races with.
+/// The other side of a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
     /// A thread of the same block; `None` stands for several.
     Thread {
-        /// Its warp in the block.
+        /// Warp in the block.
         warp: Option<u8>,
-        /// Its lane in the warp.
+        /// Lane in the warp.
         lane: Option<u8>,
-        /// Or else it read.
+        /// True if it wrote; false if it read.
         wrote: bool,
     },
     /// Another block.
     Block,
 }
 
-/// A forbidden action, and the lane that did it.
+/// A lane's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The kind of fault.
+    /// Kind of the fault.
     pub kind: FaultKind,
     /// The lane within its warp.
     pub lane: usize,
@@ -93,10 +93,10 @@ impl fmt::Display for Other {
     }
 }
 
-/// A fault and where in the grid it happened.
+/// A fault and its place in the grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The kind of fault.
+    /// Kind of the fault.
     pub kind: FaultKind,
     /// Name of the kernel.
     pub kernel: String,

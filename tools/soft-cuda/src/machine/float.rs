@@ -9,7 +9,7 @@ use super::operation::Operation;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid};
 
-/// The same expression for every number type of instructions.
+/// Uses one expression for all floating-point types of instructions.
 macro_rules! floats {
     ($i:ident, $kind:expr, |$($a:ident),*| $value:expr) => {
         match $kind {
@@ -24,7 +24,8 @@ macro_rules! floats {
     };
 }
 
-/// Rounding to nearest, which is the default, and permission to be less exact, which is not used.
+/// Rounding to nearest, which is the default here, and permission for lower accuracy, which is not
+/// used.
 const NEAREST: &[&str] = &["rn", "ftz", "approx", "full"];
 
 pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
@@ -54,7 +55,7 @@ fn arithmetic(i: &Instruction, kind: Type) -> Result<Map<3>, Invalid> {
     })
 }
 
-/// Rounded otherwise than to nearest, or limited to 0 to 1.
+/// Other roundings than to nearest, or saturation to 0 to 1.
 fn unusual(i: &Instruction, kind: Type) -> Result<Map<3>, Invalid> {
     i.only(&["rn", "rz", "rm", "rp", "ftz", "sat"])?;
     let how = i.find(&["rz", "rm", "rp", "sat"]);
@@ -108,7 +109,7 @@ fn extreme(i: &Instruction, kind: Type) -> Result<Map<3>, Invalid> {
     })
 }
 
-/// Works on bits: a NaN stays the NaN that it is.
+/// Works on bits, so a NaN keeps its payload.
 fn sign(i: &Instruction, kind: Type) -> Result<Map<2>, Invalid> {
     i.only(&["ftz"])?;
     Ok(match (i.name.as_str(), kind) {
@@ -124,7 +125,7 @@ fn sign(i: &Instruction, kind: Type) -> Result<Map<2>, Invalid> {
     })
 }
 
-/// The sign of the first, and the rest of the second.
+/// Combines the sign of the first and the magnitude of the second.
 fn copysign(i: &Instruction, kind: Type) -> Result<Map<3>, Invalid> {
     i.only(&[])?;
     Ok(match kind {
@@ -152,8 +153,8 @@ fn function(i: &Instruction, kind: Type) -> Result<Map<2>, Invalid> {
     })
 }
 
-/// `min` and `max` of two formats: a NaN only of two NaNs, and -0 below +0, which the CPU's
-/// instructions do not promise.
+/// `min` and `max` of two formats: NaN only for two NaNs, and -0 below +0, which the CPU's
+/// instructions do not guarantee.
 trait Ordered: Copy + PartialOrd {
     const NAN: Self;
 
@@ -217,7 +218,7 @@ fn nan_max<T: Ordered>(a: T, b: T) -> T {
     }
 }
 
-/// `.sat`: limited to 0 to 1, and 0 for NaN.
+/// `.sat`: limits to 0 to 1, and returns 0 for NaN.
 #[inline(always)]
 pub(super) fn saturate(a: f32) -> f32 {
     if a > 0.0 { a.min(1.0) } else { 0.0 }

@@ -1,11 +1,11 @@
-//! Numbers in a lane's 64-bit register. A narrow number is in the low bits; the bits above it are
-//! never read.
+//! Formats of numbers in a lane's 64-bit register. A narrow number is in the low bits; the bits
+//! above it are ignored.
 
 use half::{bf16, f16};
 
-/// Reads numbers of one kind from a register and writes them back.
+/// Conversion between one kind of number and registers.
 pub(super) trait Format {
-    /// The type of computations.
+    /// Type of the computation.
     type Value: Copy;
 
     fn one(a: u64, f: impl Fn(Self::Value) -> Self::Value) -> u64;
@@ -20,7 +20,7 @@ pub(super) trait Format {
 
 /// A format of one number.
 pub(super) trait Scalar {
-    /// The type of computations.
+    /// Type of the computation.
     type Value: Copy;
 
     fn read(bits: u64) -> Self::Value;
@@ -95,7 +95,7 @@ impl Scalar for f64 {
     }
 }
 
-/// Computed in single precision and rounded once: exact except for a fused multiply-add.
+/// Computes in single precision and rounds once: exact for all but a fused multiply-add.
 impl Scalar for f16 {
     type Value = f32;
 
@@ -125,7 +125,7 @@ impl Scalar for bf16 {
     }
 }
 
-/// Two numbers of 16 bits, which no instruction mixes.
+/// Two numbers of 16 bits with separate results.
 pub(super) struct Pair<S>(std::marker::PhantomData<S>);
 
 impl<S: Scalar> Format for Pair<S> {

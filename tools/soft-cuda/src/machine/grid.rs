@@ -1,4 +1,4 @@
-//! A launch: the blocks of a grid, shared among threads.
+//! A launch: runs the blocks of a grid on several threads.
 #![allow(unsafe_code)] // That the device's memory is there, only who launches knows.
 
 use std::num::NonZero;
@@ -14,10 +14,10 @@ use super::{Failure, Kernel, Range};
 use crate::ptx::Special;
 use crate::report::lock;
 
-/// Minimum blocks per thread; with fewer, another thread costs more than it saves.
+/// With fewer blocks per thread, another thread costs more than it saves.
 const BLOCKS_PER_THREAD: u64 = 4;
 
-/// A launch.
+/// Parameters of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'l> {
     /// The kernel.
@@ -26,9 +26,9 @@ pub struct Launch<'l> {
     pub grid: [u32; 3],
     /// Threads of a block along each axis.
     pub block: [u32; 3],
-    /// Bytes of shared memory besides the kernel's own.
+    /// Bytes of shared memory in addition to the kernel's own.
     pub dynamic_shared: usize,
-    /// The parameters, laid out as the kernel says.
+    /// The parameters in the kernel's layout.
     pub arguments: &'l [u8],
     /// Addresses of the module's variables.
     pub globals: &'l [u64],
@@ -36,12 +36,12 @@ pub struct Launch<'l> {
     pub device: &'l [Range],
 }
 
-/// The reason why a launch failed.
+/// Errors of a launch.
 #[derive(Debug)]
 pub enum LaunchError {
-    /// There is no memory for the block.
+    /// No memory for the block.
     OutOfMemory,
-    /// A lane did something forbidden.
+    /// A lane's fault.
     Failed(Box<Failure>),
 }
 
@@ -60,22 +60,26 @@ impl Launch<'_> {
     /// Runs all blocks.
     ///
     /// # Errors
-    /// The first fault that a block has, after which no further blocks start.
+    ///
+    /// Returns the first fault of a block, after which no further blocks start.
     ///
     /// # Safety
+    ///
     /// Each byte of `device` is initialised memory that stays where it is until this returns.
     /// Nobody has a reference to it, and no thread writes to it other than kernels.
     pub unsafe fn run(&self) -> Result<(), LaunchError> {
         self.run_all(|| Block::new(self))
     }
 
-    /// As [`Self::run`], and a fault too if threads race. That is much slower.
+    /// Does the same as [`Self::run`], and fails if threads race. That is much slower.
     ///
     /// # Errors
-    /// As of [`Self::run`].
+    ///
+    /// Returns the errors of [`Self::run`].
     ///
     /// # Safety
-    /// As of [`Self::run`].
+    ///
+    /// As for [`Self::run`].
     pub unsafe fn run_watched(&self) -> Result<(), LaunchError> {
         let blocks = Blocks::default();
         self.run_all(|| Block::watched(self, &blocks))
@@ -107,14 +111,16 @@ impl Launch<'_> {
         error.map_or(Ok(()), Err)
     }
 
-    /// Runs `most` of the blocks, spread over the grid, or all if there are no more, and counts
-    /// what they do.
+    /// Runs `most` of the blocks, spread over the grid, or all if there are fewer, and counts their
+    /// work.
     ///
     /// # Errors
-    /// The first fault that a block has.
+    ///
+    /// Returns the first fault of a block.
     ///
     /// # Safety
-    /// As of [`Self::run`].
+    ///
+    /// As for [`Self::run`].
     pub unsafe fn run_counted(&self, most: u64) -> Result<Counts, LaunchError> {
         let blocks = self.blocks();
         let count = blocks.min(most);
@@ -123,18 +129,18 @@ impl Launch<'_> {
         counted.map_err(|failure| LaunchError::Failed(Box::new(failure)))
     }
 
-    /// Blocks of the grid.
+    /// Returns the blocks of the grid.
     pub fn blocks(&self) -> u64 {
         self.grid.iter().map(|&n| u64::from(n)).product()
     }
 
-    /// The place of a block in the grid.
+    /// Returns the place of a block in the grid.
     fn number(&self, block: u64) -> [u32; 3] {
         let [x, y, _] = self.grid.map(u64::from);
         [block % x, block / x % y, block / (x * y)].map(|n| n as u32)
     }
 
-    /// Runs blocks until there are no more.
+    /// Runs blocks until none are left.
     fn work(&self, mut block: Block<'_>, next: &AtomicU64, blocks: u64) -> Result<(), LaunchError> {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -147,17 +153,17 @@ impl Launch<'_> {
     }
 
     pub(super) fn memory(&self, parameters: Range, shared: Range) -> Memory<'_> {
-        // SAFETY: a launch only comes here from `run`, whose caller promises what is said of the
-        // device's memory; the others are buffers of the block, which uses them in one thread.
+        // SAFETY: a launch only comes here from `run`, whose caller guarantees the conditions for
+        // the device's memory; the others are buffers of the block, which uses them in one thread.
         unsafe { Memory::new(self.device, parameters, shared) }
     }
 
-    /// Threads of a block.
+    /// Returns the threads of a block.
     pub(super) fn threads(&self) -> usize {
         self.block.iter().map(|&n| n as usize).product()
     }
 
-    /// The value of a special register for a lane, except for the number of the block.
+    /// Returns a lane's value of a special register other than the block's number.
     pub(super) fn special(&self, special: Special, warp: usize, lane: usize) -> u64 {
         let [x, y, _] = self.block.map(|n| n as usize);
         let thread = warp * super::lanes::LANES + lane;

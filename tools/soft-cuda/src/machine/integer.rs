@@ -5,7 +5,7 @@ use super::operation::Operation;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid};
 
-/// The same expression for every integer type of instructions.
+/// Uses one expression for all integer types of instructions.
 macro_rules! integers {
     ($i:ident, $kind:expr, |$($a:ident),*| $value:expr) => {
         match $kind {
@@ -56,8 +56,7 @@ fn of_two(i: &Instruction, kind: Type) -> Result<Map<3>, Invalid> {
         "sub" => integers!(i, kind, |a, b| a.wrapping_sub(b)),
         "min" => integers!(i, kind, |a, b| a.min(b)),
         "max" => integers!(i, kind, |a, b| a.max(b)),
-        // For a division by zero, GPUs return all ones and the dividend; the manual does not define
-        // it.
+        // Division by zero gives all ones and the dividend on GPUs; the manual leaves it undefined.
         "div" => integers!(i, kind, |a, b| if b == 0 { !0 } else { a.wrapping_div(b) }),
         "rem" => integers!(i, kind, |a, b| if b == 0 { a } else { a.wrapping_rem(b) }),
         _ => return i.unknown(),

@@ -1,4 +1,4 @@
-//! A kernel whose instructions are translated.
+//! A kernel with translated instructions.
 
 use super::counts::Unit;
 use super::operation::Operation;
@@ -8,13 +8,13 @@ use crate::ptx::{Fill, Function, Guard, Instruction, Invalid, Parameter, ThreadL
 pub struct Kernel {
     /// Its name for `cuModuleGetFunction`.
     pub name: String,
-    /// The places of arguments.
+    /// Places of the arguments.
     pub parameters: Vec<Parameter>,
-    /// Bytes of all of them.
+    /// Total bytes of the parameters.
     pub parameter_bytes: usize,
-    /// Which blocks it can be launched with.
+    /// Limits on the threads of a block.
     pub threads: ThreadLimit,
-    /// Bytes of shared memory without the dynamic ones.
+    /// Bytes of static shared memory.
     pub shared: usize,
     /// Start of the dynamic shared memory.
     pub(super) dynamic_shared: usize,
@@ -25,7 +25,7 @@ pub struct Kernel {
     pub(super) code: Vec<Translated>,
 }
 
-/// An instruction that can be executed.
+/// An executable instruction.
 pub(super) struct Translated {
     pub guard: Option<Guard>,
     pub operation: Operation,
@@ -37,7 +37,8 @@ impl Kernel {
     /// Translates a function.
     ///
     /// # Errors
-    /// For an instruction that is not known.
+    ///
+    /// Fails for an unknown instruction.
     pub fn new(function: Function) -> Result<Self, Invalid> {
         let name = function.name;
         let code = function.code.into_iter();

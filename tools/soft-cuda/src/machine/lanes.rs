@@ -25,8 +25,8 @@ type Function<const N: usize> = unsafe fn(&mut Registers, [usize; N], Mask);
 pub(super) struct Map<const N: usize>(Function<N>);
 
 impl<const N: usize> Map<N> {
-    /// The others must be the same function, compiled for [`Vectors::Wide`] and
-    /// [`Vectors::Widest`].
+    /// Creates it from three versions of the same function; the second and third are compiled for
+    /// [`Vectors::Wide`] and [`Vectors::Widest`].
     pub fn new(plain: Function<N>, wide: Function<N>, widest: Function<N>) -> Self {
         Self(match vectors() {
             Vectors::Plain => plain,
@@ -75,12 +75,12 @@ pub(super) fn vectors() -> Vectors {
     Vectors::Plain
 }
 
-/// The lanes of a mask.
+/// Returns the lanes of a mask.
 pub(super) fn lanes(mask: Mask) -> impl Iterator<Item = usize> {
     (0..LANES).filter(move |lane| mask >> lane & 1 == 1)
 }
 
-/// The lanes for which it holds.
+/// Returns the lanes for which `holds` is true.
 pub(super) fn mask_of(holds: impl Fn(usize) -> bool) -> Mask {
     (0..LANES).fold(0, |mask, lane| mask | Mask::from(holds(lane)) << lane)
 }

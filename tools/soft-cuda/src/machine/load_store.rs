@@ -9,16 +9,16 @@ use super::watch::How;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid, Space};
 
-/// Caches and orders that do not matter, because a lane's accesses happen one after another.
+/// Caches and orders without effect, because a lane's accesses are executed in order.
 const HINTS: &[&str] = &[
     "weak", "relaxed", "acquire", "release", "volatile", "cta", "cluster", "gpu", "sys", "ca",
     "cg", "cs", "lu", "cv", "wb", "wt", "nc",
 ];
 
-/// Words of accesses that synchronize threads.
+/// Accesses for synchronization between threads.
 const STRONG: &[&str] = &["relaxed", "acquire", "release", "volatile"];
 
-/// `L1::evict_first` and similar words.
+/// `L1::evict_first` and similar.
 const HINTED: &[&str] = &["L1::", "L2::"];
 
 pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
@@ -73,7 +73,7 @@ struct Access {
     base: usize,
     offset: i64,
     registers: Vec<usize>,
-    /// Whether other threads may do so at the same time.
+    /// True if other threads may access it at the same time.
     strong: bool,
 }
 
@@ -107,7 +107,7 @@ impl Step for Load {
             let place = memory.place(own, lane, access.space, address, bytes, how)?;
             for (n, &to) in access.registers.iter().enumerate() {
                 let bits = place.load(n, size);
-                // A register may be wider than the loaded number, and then has its sign.
+                // A register may be wider than the loaded value, and is then sign-extended.
                 warp.registers[to][lane] = match access.kind {
                     S8 => bits as i8 as u64,
                     S16 => bits as i16 as u64,

@@ -1,4 +1,4 @@
-//! Shared code of matrix instructions: elements in registers, and the product.
+//! Common parts of matrix instructions: elements in registers, and the product.
 #![allow(unsafe_code)] // The product is compiled for wide vectors too.
 
 use half::{bf16, f16};
@@ -8,7 +8,7 @@ use super::lanes::{LANES, Vectors, vectors};
 use super::warp::Lanes;
 use crate::ptx::Type;
 
-/// Rows of the first factor, columns of the second, and depth of the sum.
+/// Rows of the first factor, columns of the second, and length of the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub m: usize,
@@ -30,12 +30,12 @@ impl Shape {
     }
 }
 
-/// Elements of a register of 32 bits.
+/// Returns the elements of a register of 32 bits.
 pub(super) fn per_register(kind: Type) -> usize {
     4 / kind.size().clamp(1, 4)
 }
 
-/// Element `n` of a register.
+/// Returns element `n` of a register.
 pub(super) fn element(bits: u64, n: usize, kind: Type) -> f32 {
     match kind {
         Type::F16 => f16::read(bits >> (16 * n)),
@@ -46,7 +46,7 @@ pub(super) fn element(bits: u64, n: usize, kind: Type) -> f32 {
     }
 }
 
-/// The bits of an element, at the place of element `n` of a register.
+/// Returns the bits of an element, at the place of element `n` of a register.
 pub(super) fn element_bits(value: f32, n: usize, kind: Type) -> u64 {
     match kind {
         Type::F16 => f16::write(value) << (16 * n),
@@ -55,7 +55,7 @@ pub(super) fn element_bits(value: f32, n: usize, kind: Type) -> u64 {
     }
 }
 
-/// Reads a matrix of up to `MOST` elements from registers: `place` returns the place of element `n`
+/// Reads a matrix of up to `MOST` elements from registers. `place` returns the place of element `n`
 /// of register `r` of a lane.
 pub(super) fn gather<const MOST: usize>(
     warp: &Lanes,
@@ -74,7 +74,7 @@ pub(super) fn gather<const MOST: usize>(
     out
 }
 
-/// Puts a matrix into registers.
+/// Writes a matrix to registers.
 pub(super) fn scatter<const MOST: usize>(
     warp: &mut Lanes,
     registers: &[usize],
@@ -91,10 +91,10 @@ pub(super) fn scatter<const MOST: usize>(
     }
 }
 
-/// Adds the product of `a` and `b`, both row after row.
+/// Adds the product of `a` and `b`, both row-major.
 pub(super) fn add_product(shape: Shape, a: &[f32], b: &[f32], sum: &mut [f32]) {
     if !matches!(vectors(), Vectors::Plain) {
-        // SAFETY: the CPU has what the function is compiled for.
+        // SAFETY: the CPU has the instructions that the function is compiled for.
         unsafe { add_product_wide(shape, a, b, sum) }
     } else {
         add_product_plain(shape, a, b, sum);

@@ -1,5 +1,5 @@
-//! Memory accesses of a lane, with bounds checks: [`Memory::place`] returns a [`Place`] only for
-//! an allocated address.
+//! Memory accesses of a lane, with bounds checks: [`Memory::place`] returns a [`Place`] only for an
+//! allocated address.
 #![allow(unsafe_code)] // The memory of a device is host memory at addresses that the program computes.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
@@ -15,14 +15,14 @@ use crate::ptx::Space;
 /// Addresses from `start` to before `end`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
-    /// The first.
+    /// The first address.
     pub start: u64,
-    /// After the last.
+    /// The address after the last.
     pub end: u64,
 }
 
 impl Range {
-    /// `bytes` bytes from `start` on.
+    /// Creates a range of this many bytes from `start` on.
     pub fn new(start: u64, bytes: usize) -> Self {
         Self {
             start,
@@ -30,7 +30,7 @@ impl Range {
         }
     }
 
-    /// Whether all of these bytes are within it.
+    /// Returns true if all of these bytes are within it.
     #[inline]
     pub fn holds(&self, address: u64, bytes: usize) -> bool {
         let end = address.checked_add(bytes as u64);
@@ -38,36 +38,36 @@ impl Range {
     }
 }
 
-/// The content of unwritten memory: NaN in every format.
+/// Content of unwritten memory: NaN in every format.
 pub const UNWRITTEN: u8 = 0xff;
 
-/// Memory at its own address, only touched through that address.
+/// Memory that is only accessed through its address.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it is only memory, which any thread may free.
+// SAFETY: it is plain memory, which any thread may free.
 unsafe impl Send for Buffer {}
-// SAFETY: a reference to it gives only its address.
+// SAFETY: a reference to it only gives its address.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// For swizzled layouts in shared memory; more than `cuMemAlloc` promises.
+    /// For swizzled layouts in shared memory; more than `cuMemAlloc` guarantees.
     const ALIGN: usize = 1024;
 
-    /// Memory that is `UNWRITTEN`; none if there is not as much.
+    /// Allocates `UNWRITTEN` memory; `None` if there is not enough.
     pub fn new(bytes: usize) -> Option<Self> {
         let layout = Self::layout(bytes)?;
         // SAFETY: the layout is of at least one byte.
         let start = NonNull::new(unsafe { alloc(layout) })?;
-        // SAFETY: as many bytes were just allocated there.
+        // SAFETY: this many bytes were just allocated there.
         unsafe { start.write_bytes(UNWRITTEN, layout.size()) };
         Some(Self { start, layout })
     }
 
-    /// Zeroed memory; the system allocates its pages when they are written. `None` if there is not
+    /// Allocates zeros, whose pages the system creates on the first write; `None` if there is not
     /// enough.
     pub fn zeros(bytes: usize) -> Option<Self> {
         let layout = Self::layout(bytes)?;
@@ -80,7 +80,7 @@ impl Buffer {
         Layout::from_size_align(bytes.max(1), Self::ALIGN).ok()
     }
 
-    /// Its address range.
+    /// Returns its address range.
     pub fn range(&self) -> Range {
         Range::new(
             self.start.as_ptr().expose_provenance() as u64,
@@ -88,10 +88,10 @@ impl Buffer {
         )
     }
 
-    /// Copies to its start as many bytes as it has room for.
+    /// Copies as many bytes as fit to its start.
     pub fn write(&mut self, bytes: &[u8]) {
         let n = bytes.len().min(self.layout.size());
-        // SAFETY: there is room for them, and the target does not overlap the source, which is
+        // SAFETY: there is room for this many, and they do not overlap the source, which is
         // borrowed.
         unsafe {
             self.start
@@ -102,10 +102,10 @@ impl Buffer {
 
 #[cfg(test)]
 impl Buffer {
-    /// Its content.
+    /// Returns its content.
     pub fn read(&mut self) -> Vec<u8> {
         let bytes = self.layout.size();
-        // SAFETY: this many bytes exist and are initialized, and nobody else touches them.
+        // SAFETY: this many bytes exist and are initialised, and nobody else accesses them.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), bytes) }.to_vec()
     }
 }
@@ -132,11 +132,11 @@ pub(super) struct Private {
     pub local: Range,
     /// Bytes of one lane.
     pub lane_bytes: usize,
-    /// The allocation that was touched last: mostly also the next one.
+    /// The allocation of the last access, which is often the next one's too.
     pub last: Range,
-    /// Counts accesses, if wanted.
+    /// Counts accesses, if requested.
     pub counter: Option<Box<Counter>>,
-    /// Looks for races, if wanted.
+    /// Detects races, if requested.
     pub watch: Option<Box<Watch>>,
 }
 
@@ -153,12 +153,12 @@ impl<'m> Memory<'m> {
         }
     }
 
-    /// The block's shared memory.
+    /// Returns the block's shared memory.
     pub fn shared(&self) -> Range {
         self.shared
     }
 
-    /// The start of shared memory in the generic space.
+    /// Returns the start of shared memory in the generic space.
     pub fn shared_base(&self) -> u64 {
         self.shared.start
     }
@@ -167,11 +167,12 @@ impl<'m> Memory<'m> {
     pub fn forget_shared(&self) {
         let bytes = (self.shared.end - self.shared.start) as usize;
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.shared.start as usize);
-        // SAFETY: `new` was promised that these bytes can be written, and are this thread's alone.
+        // SAFETY: the caller of `new` guaranteed that these bytes can be written, and are this
+        // thread's alone.
         unsafe { start.write_bytes(UNWRITTEN, bytes) };
     }
 
-    /// The memory at an address of a space, if the lane may touch all of it.
+    /// Returns the memory at an address of a space, if the lane may access all of it.
     #[inline]
     pub fn place(
         &self,
@@ -205,7 +206,7 @@ impl<'m> Memory<'m> {
         fault(FaultKind::IllegalAddress { address, bytes })
     }
 
-    /// Reports an access to counters and the race check.
+    /// Reports an access to the counter and the race detector.
     fn note(
         &self,
         private: &mut Private,
@@ -218,7 +219,7 @@ impl<'m> Memory<'m> {
         if space == Space::Param || self.parameters.holds(at, bytes) {
             return Ok(());
         }
-        // A late read was already counted when it began.
+        // A read with an open end was counted when it began.
         let counted = !matches!(how, How::ReadSince(_));
         if let Some(counter) = private.counter.as_mut().filter(|_| counted) {
             let shared = self.shared.holds(at, bytes);
@@ -265,8 +266,8 @@ impl Private {
     }
 }
 
-/// Bytes that a lane may touch. Whole numbers are read and written as atomics: lanes of other
-/// blocks, on other threads, may do so at the same time, and on x86 it is no slower.
+/// Bytes that a lane may access. Integers are read and written as atomics: lanes of other blocks,
+/// on other threads, may do so at the same time, and on x86 it is no slower.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'m> {
     at: u64,
@@ -275,12 +276,12 @@ pub(super) struct Place<'m> {
 }
 
 impl Place<'_> {
-    /// The number of `size` bytes, a power of two up to 8, of number `index` in this place.
+    /// Returns the number of `size` bytes, a power of two up to 8, at index `index` of this place.
     #[inline]
     pub fn load(self, index: usize, size: usize) -> u64 {
         let at = self.element(index, size);
-        // SAFETY: `element` is within a range that `Memory::new` was promised for, and aligned: the
-        // place is aligned to its size, which is a power of two and no less than the element's.
+        // SAFETY: `element` is within a range guaranteed to `Memory::new`, and aligned: the place
+        // is aligned to its size, which is a power of two and no less than the element's.
         unsafe {
             match size {
                 1 => (*at.cast::<AtomicU8>()).load(Ordering::Relaxed).into(),
@@ -306,8 +307,8 @@ impl Place<'_> {
         }
     }
 
-    /// Replaces a number of 2, 4 or 8 bytes atomically by the result of `change`, and returns the
-    /// old value.
+    /// Atomically replaces a number of 2, 4 or 8 bytes by the result of `change`, and returns the
+    /// old one.
     pub fn update(self, size: usize, change: impl Fn(u64) -> u64) -> u64 {
         let at = self.element(0, size);
         let order = Ordering::AcqRel;

@@ -1,6 +1,6 @@
-//! `mma` and `ldmatrix` ("Warp Level Matrix Multiply-Accumulate Instructions"). The layouts are the
-//! manual's: a lane of group `lane / 4` has elements of that row and the row 8 further, or of that
-//! column.
+//! `mma` and `ldmatrix` ("Warp Level Matrix Multiply-Accumulate Instructions"), in the layouts of
+//! the manual: a lane of group `lane / 4` has elements of that row and the one 8 further, or of
+//! that column.
 
 use super::fault::Fault;
 use super::lanes::{LANES, Mask};
@@ -13,7 +13,7 @@ use super::watch::How;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid, Space};
 
-/// No matrix of any shape has more elements.
+/// Upper limit on the elements of a matrix of any shape.
 const MOST: usize = 16 * 16;
 
 /// Columns of the second factor.
@@ -59,7 +59,7 @@ pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
 
 struct Product {
     shape: Shape,
-    /// The type of both factors.
+    /// Type of both factors.
     factor: Type,
     a: Vec<usize>,
     b: Vec<usize>,
@@ -68,7 +68,7 @@ struct Product {
 }
 
 impl Product {
-    /// Whether the number of registers fits the matrices.
+    /// Returns true if the number of registers fits the matrices.
     fn fits(&self) -> bool {
         let Shape { m, n, k } = self.shape;
         let room = |registers: &[usize], kind| registers.len() * LANES * per_register(kind);
@@ -78,7 +78,7 @@ impl Product {
             && room(&self.d.0, self.d.1) == m * n
     }
 
-    /// The same as a product that is compiled for its shape, if there is one.
+    /// Returns a product compiled for its shape, if one exists.
     fn of_tile(&self) -> Option<Tile> {
         let Self { c, d, .. } = self;
         if [c.1, d.1] != [F32; 2] {
@@ -107,7 +107,7 @@ impl Together for Tile {
     }
 }
 
-/// Rows of the first factor: registers take turns between both halves of 8, then go on along `k`.
+/// Rows of the first factor: registers alternate between both halves of 8, then continue along `k`.
 fn place_a(kind: Type, k: usize) -> impl Fn(usize, usize, usize) -> usize {
     let per = per_register(kind);
     move |lane, register, n| {
@@ -197,7 +197,7 @@ fn load(i: &Instruction) -> Result<Operation, Invalid> {
 type Rows = [[u32; 4]; LANES];
 
 impl LoadMatrix {
-    /// The rows of all matrices, whose addresses the lanes have.
+    /// Reads the rows of all matrices from the lanes' addresses.
     fn rows(&self, warp: &mut Lanes, memory: &Memory<'_>) -> Result<Rows, Fault> {
         let mut rows = [[0; 4]; LANES];
         for (lane, row) in rows.iter_mut().enumerate().take(8 * self.to.len()) {
@@ -212,7 +212,7 @@ impl LoadMatrix {
     }
 }
 
-/// Number `x` of a row.
+/// Returns number `x` of a row.
 fn number(row: &[u32; 4], x: usize) -> u32 {
     row[x / 2] >> (16 * (x % 2)) & 0xffff
 }
@@ -223,7 +223,7 @@ impl Together for LoadMatrix {
     }
 
     fn run(&self, warp: &mut Lanes, memory: &Memory<'_>, _: Mask) -> Result<(), Fault> {
-        // All rows are read before a register is written: it may be one of the address registers.
+        // All rows are read before a register is written, because one may hold the addresses.
         let matrices = self.rows(warp, memory)?;
         for (&to, rows) in self.to.iter().zip(matrices.as_chunks::<8>().0) {
             for (lane, register) in warp.registers[to].iter_mut().enumerate() {

@@ -1,7 +1,7 @@
 //! Runs kernels: a block at a time per thread, a warp at a time, 32 lanes in lockstep.
 //!
-//! It is fast enough for tests that train, because each instruction is translated once: into the
-//! numbers of its registers and a function that works on a register of all lanes at once (`lanes`).
+//! To be fast enough for tests that train, each instruction is translated once into the numbers of
+//! its registers and a function that works on a register of all lanes at once (`lanes`).
 
 mod atomic;
 mod bits;

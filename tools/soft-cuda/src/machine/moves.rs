@@ -31,7 +31,7 @@ pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
     }
 }
 
-/// Bits of each part of a value that is packed.
+/// Returns the bits of each part of a packed value.
 fn part_bits(i: &Instruction, size: usize, parts: usize) -> Result<usize, Invalid> {
     match (size, parts) {
         (2 | 4 | 8, 2) | (4 | 8, 4) => Ok(size * 8 / parts),
@@ -49,7 +49,7 @@ fn address(i: &Instruction) -> Result<Operation, Invalid> {
         "local",
         "param",
     ])?;
-    // Only addresses of shared memory differ from what they are in the generic space.
+    // Only addresses of shared memory differ from those of the generic space.
     if i.space() != Space::Shared {
         return Operation::one(map!(u64, |a| a), i);
     }

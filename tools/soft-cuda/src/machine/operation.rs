@@ -1,4 +1,4 @@
-//! Operations that instructions are translated to.
+//! Translated form of an instruction.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -12,20 +12,20 @@ use super::{
 };
 use crate::ptx::{Instruction, Invalid, Operand, Type};
 
-/// An instruction that each lane executes by itself.
+/// An instruction that each lane executes separately.
 pub(super) trait Step: Send + Sync {
     fn run(&self, lanes: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault>;
 }
 
 /// An instruction that lanes execute together, after all of them have reached it.
 pub(super) trait Together: Send + Sync {
-    /// The register with the mask of lanes; all existing ones, if none.
+    /// Returns the register with the participating lanes; `None` means all existing ones.
     fn members(&self) -> Option<usize>;
 
     fn run(&self, lanes: &mut Lanes, memory: &Memory<'_>, active: Mask) -> Result<(), Fault>;
 }
 
-/// An operation. Arithmetic stands apart from other steps, because most instructions are
+/// The operation. Arithmetic is separate from other steps, because most instructions are
 /// arithmetic.
 pub(super) enum Operation {
     One(Map<2>, [usize; 2]),
@@ -33,7 +33,7 @@ pub(super) enum Operation {
     Three(Map<4>, [usize; 4]),
     Step(Box<dyn Step>),
     Together(Box<dyn Together>),
-    /// To the instruction of this number.
+    /// Branch to the instruction of this number.
     Branch(usize),
     Exit,
     Trap,
@@ -41,7 +41,7 @@ pub(super) enum Operation {
     Nothing,
 }
 
-/// `bar.sync`: which barrier, and how many threads come to it if not all.
+/// `bar.sync`: the barrier, and the number of threads if not all.
 #[derive(Clone, Copy)]
 pub(super) struct Barrier {
     pub number: Option<usize>,
@@ -77,7 +77,8 @@ impl Operation {
     /// Translates an instruction.
     ///
     /// # Errors
-    /// If it is unknown, or has invalid operands.
+    ///
+    /// Fails if it is unknown, or has invalid operands.
     pub fn of(i: &Instruction) -> Result<Self, Invalid> {
         let float = i.types.first().is_some_and(|kind| kind.is_float());
         match i.name.as_str() {
@@ -127,7 +128,7 @@ fn control(i: &Instruction) -> Result<Operation, Invalid> {
             Operation::step(ProxyFence)
         }
         "membar" | "fence" => Operation::step(Fence),
-        // Hints, and waiting for what is already done.
+        // Hints, and waiting for completed work.
         "prefetch" | "prefetchu" | "griddepcontrol" | "nanosleep" => Ok(Operation::Nothing),
         _ => i.unknown(),
     }
@@ -140,7 +141,7 @@ fn barrier(i: &Instruction) -> Result<Operation, Invalid> {
         return Operation::together(shuffle::WarpBarrier(i.source(0)?));
     }
     if i.has("cluster") {
-        // A cluster is one block: to arrive needs no wait, and to wait is to wait for the block.
+        // A cluster is one block: arrival does not wait, and waiting means waiting for the block.
         i.only(&[
             "cluster", "arrive", "wait", "release", "acquire", "relaxed", "aligned",
         ])?;
@@ -181,7 +182,7 @@ impl Step for ProxyFence {
     }
 }
 
-/// `fence`: makes this thread's writes visible before its later writes.
+/// `fence`: makes this thread's writes visible before its later ones.
 struct Fence;
 
 impl Step for Fence {

@@ -1,4 +1,4 @@
-//! Exchange between lanes of a warp: `shfl`, `vote`, `elect`, `activemask` and `bar.warp.sync`
+//! Communication between lanes of a warp: `shfl`, `vote`, `elect`, `activemask` and `bar.warp.sync`
 //! ("Parallel Synchronization and Communication Instructions").
 
 use super::fault::Fault;
@@ -42,7 +42,7 @@ impl Together for WarpBarrier {
     }
 }
 
-/// Which lanes execute this with a lane.
+/// The lanes that execute this together.
 struct ActiveMask(usize);
 
 impl Step for ActiveMask {
@@ -54,7 +54,7 @@ impl Step for ActiveMask {
     }
 }
 
-/// One lane of all.
+/// Selects one lane of all.
 struct Elect {
     /// The lane, and whether it is this one.
     to: [usize; 2],
@@ -78,7 +78,7 @@ impl Together for Elect {
 }
 
 struct Vote {
-    /// A function of the lanes, and of the lanes whose predicate holds.
+    /// Function of the lanes, and of those for which the predicate holds.
     result: fn(Mask, Mask) -> u64,
     to: usize,
     from: usize,
@@ -162,8 +162,7 @@ fn shuffle(i: &Instruction) -> Result<Operation, Invalid> {
 }
 
 impl Mode {
-    /// The lane that a lane gets its value from, if that is within its segment (the manual's pseudo
-    /// code).
+    /// Returns the source lane of a lane, if it is within its segment (the manual's pseudocode).
     fn source(self, lane: usize, b: u64, c: u64) -> Option<usize> {
         let (b, clamp, segment) = (b as usize & 31, c as usize & 31, (c >> 8) as usize & 31);
         let first = lane & segment;

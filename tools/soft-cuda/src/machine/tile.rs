@@ -101,7 +101,7 @@ fn multiply<const IS_F16: bool>(registers: &mut Registers, operands: &Operands) 
     }
 }
 
-/// The halves of a register: eight of each four lanes.
+/// Returns the halves of a register: eight for each four lanes.
 #[inline(always)]
 fn eights(row: &Row) -> [[u16; 8]; LANES / 4] {
     let mut out = [[0; 8]; LANES / 4];
@@ -121,7 +121,7 @@ pub(super) fn numbers<const IS_F16: bool>(bits: &[u16; 8]) -> [f32; 8] {
     })
 }
 
-/// A number in half precision, without a branch or a call.
+/// Converts from half precision without a branch or a call.
 #[inline(always)]
 fn of_f16(bits: u32) -> f32 {
     // The exponent's bias is 112 less than that of f32; infinity and NaN must stay so.

@@ -1,5 +1,6 @@
-//! 32 lanes. The lanes whose next instruction comes first go on, until they reach lanes that are
-//! further, end or wait. After a branch that only some take, lanes meet again where their paths do.
+//! A warp of 32 lanes. The lanes with the earliest next instruction continue until they reach lanes
+//! further on, end or wait. After a branch that only some take, lanes therefore meet where their
+//! paths join.
 
 use super::copy::Copies;
 use super::fault::{Fault, FaultKind};
@@ -10,23 +11,23 @@ use super::operation::{Barrier, Operation, Together};
 use super::wgmma::Products;
 use crate::ptx::Guard;
 
-/// The data that instructions work on.
+/// State on which instructions work.
 pub(super) struct Lanes {
     pub registers: Vec<Row>,
     pub private: Private,
     pub copies: Copies,
     pub products: Products,
-    /// Its number in the block.
+    /// Number in the block.
     pub number: usize,
 }
 
-/// A fault, and the instruction at which it happened.
+/// A fault, and its instruction.
 pub(super) struct Stop {
     pub fault: Fault,
     pub instruction: usize,
 }
 
-/// A barrier that a lane waits at: its number, and how many threads come to it, or 0 for all.
+/// Wait of a lane at a barrier: the barrier's number, and the number of threads, or 0 for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Appointment {
     pub number: u32,
@@ -36,7 +37,7 @@ pub(super) struct Appointment {
 pub(super) struct Warp {
     pub lanes: Lanes,
     next: [usize; LANES],
-    /// Lanes that the block has.
+    /// Existing lanes.
     all: Mask,
     running: Mask,
     /// Lanes that wait for other lanes of the warp.
@@ -46,7 +47,7 @@ pub(super) struct Warp {
     appointments: [Appointment; LANES],
 }
 
-/// Lanes that go on together, from an instruction to before another.
+/// Lanes that continue together from one instruction to before another.
 struct Front {
     lanes: Mask,
     at: usize,
@@ -66,7 +67,7 @@ impl Warp {
         }
     }
 
-    /// Back to the first instruction.
+    /// Returns to the first instruction.
     pub fn restart(&mut self) {
         self.lanes.copies.forget();
         self.lanes.products.forget();
@@ -74,18 +75,18 @@ impl Warp {
         (self.running, self.parked, self.waiting) = (self.all, 0, 0);
     }
 
-    /// Lanes that have not ended.
+    /// Returns the lanes that have not ended.
     pub fn alive(&self) -> Mask {
         self.running | self.parked | self.waiting
     }
 
-    /// The barrier of the first lane that waits at one other than these.
+    /// Returns the wait of the first lane at a barrier other than these.
     pub fn appointment(&self, others: &[Appointment]) -> Option<Appointment> {
         let mut waiting = lanes(self.waiting).map(|lane| self.appointments[lane]);
         waiting.find(|appointment| !others.contains(appointment))
     }
 
-    /// Lanes that wait for this.
+    /// Returns the lanes in this wait.
     pub fn waiting_for(&self, appointment: Appointment) -> Mask {
         match self.waiting {
             0 => 0,
@@ -93,14 +94,14 @@ impl Warp {
         }
     }
 
-    /// Releases the lanes that wait for this.
+    /// Releases the lanes in this wait.
     pub fn release(&mut self, appointment: Appointment) {
         let released = self.waiting_for(appointment);
         self.waiting &= !released;
         self.running |= released;
     }
 
-    /// The fault of the first lane that waits forever, if any.
+    /// Returns the fault of the first lane that waits in vain, if any.
     pub fn stuck(&self) -> Option<Stop> {
         let lane = lanes(self.alive()).next()?;
         let kind = FaultKind::Deadlock;
@@ -115,7 +116,7 @@ impl Warp {
         self.parked != 0
     }
 
-    /// Until each lane has ended or waits.
+    /// Runs until each lane has ended or waits.
     pub fn run(&mut self, code: &[Translated], memory: &Memory<'_>) -> Result<(), Stop> {
         while self.running != 0 {
             let front = self.front();
@@ -198,7 +199,7 @@ impl Warp {
         mask_of(|lane| (row[lane] & 1 == 1) != negated) & group
     }
 
-    /// Instructions after which the lanes of the group may part.
+    /// Executes an instruction after which not all lanes of the group continue together.
     fn part(
         &mut self,
         operation: &Operation,
@@ -228,7 +229,7 @@ impl Warp {
     }
 
     fn end(&mut self, group: Mask) {
-        // Lanes that wait for a lane that has ended stop waiting: they look again.
+        // Lanes that waited for an ended lane check again.
         self.running = (self.running & !group) | self.parked;
         self.parked = 0;
     }
@@ -246,8 +247,7 @@ impl Warp {
         self.waiting |= group;
     }
 
-    /// Executes a joint instruction of lanes if all of them have reached it, and returns whether
-    /// the group goes on.
+    /// Executes a joint operation if all lanes have arrived. Returns true if the group continues.
     fn meet(
         &mut self,
         together: &dyn Together,

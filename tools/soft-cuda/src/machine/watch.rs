@@ -1,15 +1,15 @@
-//! Finds races: accesses of two threads to the same memory without an order, at least one of them a
-//! write. Warps and blocks run one after another here, so a kernel without a barrier is right by
-//! luck. A GPU runs them at once. compute-sanitizer's `racecheck` does the same for shared memory;
-//! this also checks global memory, and between blocks.
+//! Detects races: unordered accesses of two threads to the same memory, of which one writes. Warps
+//! and blocks run one after another here, so that a kernel without a needed barrier is right by
+//! luck; a GPU runs them at once. compute-sanitizer's `racecheck` does the same for shared memory;
+//! this covers global memory too, also between blocks.
 //!
-//! Within a block, an access comes before another in three cases: a barrier of the block is in
-//! between; the same thread makes both; the same warp makes both and `bar.warp.sync` is in between.
-//! Exchange between lanes (`shfl`, `ldmatrix`) orders no memory. Blocks have no order. Atomics do
-//! not race with each other, nor do loads and stores that are `volatile`, `relaxed`, `acquire` or
-//! `release`. `cp.async` writes its target until it is awaited; `wgmma` reads its factors from its
-//! begin until it is awaited. It sees the writes of others only if they execute
-//! `fence.proxy.async`, and a barrier follows.
+//! Within a block an access comes before another if a barrier of the block is in between, if it was
+//! the same thread's, or if it was the same warp's and `bar.warp.sync` is in between. Exchange
+//! between lanes (`shfl`, `ldmatrix`) orders no memory. Blocks have no order. Atomics, and loads
+//! and stores that are `volatile`, `relaxed`, `acquire` or `release`, do not race with each other.
+//! The destination of `cp.async` is being written until it is waited for; the source of `wgmma` is
+//! being read from its beginning until it is waited for. To see the writes of other threads it
+//! needs their `fence.proxy.async`, followed by a barrier.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ use super::fault::{Fault, FaultKind, Other};
 use super::memory::Range;
 use crate::report::lock;
 
-/// An access to memory.
+/// Kinds of memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     Read,
@@ -27,36 +27,36 @@ pub(super) enum How {
     Atomic,
     /// A copy begins to write.
     CopyBegins,
-    /// It was awaited.
+    /// The end of the wait for a copy.
     CopyEnds,
-    /// A read that may have been at any time since this era.
+    /// A read that may have happened at any time since this era.
     ReadSince(u32),
 }
 
-/// Bytes of global memory that share one entry.
+/// Bytes of global memory that are tracked together.
 const LINE: usize = 32;
 
 /// Stands for several lanes or warps.
 const SEVERAL: u8 = u8::MAX;
 
-/// The last accesses, and when they were.
+/// An access: thread and time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Visit {
-    /// Counter that barriers of blocks advance; 0 is never.
+    /// Counter between barriers of blocks; 0 is never.
     era: u32,
-    /// Counter that barriers of the warp advance.
+    /// Counter between barriers of the warp.
     step: u16,
     warp: u8,
     lane: u8,
 }
 
-/// The recorded accesses of a byte.
+/// History of a byte.
 #[derive(Clone, Copy, Debug, Default)]
 struct Byte {
     written: Visit,
     read: Visit,
     last_write: Writing,
-    /// The accesses of this block.
+    /// Accesses of this block.
     block: Touched,
 }
 
@@ -68,7 +68,7 @@ enum Writing {
     Copying,
 }
 
-/// Whether it was read and written, and with atomics.
+/// Flags for reads, writes and atomics.
 #[derive(Clone, Copy, Debug, Default)]
 struct Touched {
     read: bool,
@@ -76,7 +76,7 @@ struct Touched {
     atomic: bool,
 }
 
-/// The accesses of a launch's blocks to a line, one bit for each byte.
+/// Accesses of a launch's blocks to a line, one bit for each byte.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     read: u32,
@@ -84,14 +84,14 @@ struct Line {
     atomic: u32,
 }
 
-/// The accesses to global memory of all blocks of a launch that have ended.
+/// Accesses to global memory of all finished blocks of a launch.
 #[derive(Debug, Default)]
 pub(super) struct Blocks(Mutex<HashMap<u64, Line>>);
 
 /// Watches one block.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// The shared memory of the block.
+    /// Start of the offsets of shared memory.
     shared: Range,
     of_shared: Vec<Byte>,
     of_global: HashMap<u64, Box<[Byte; LINE]>>,
@@ -100,9 +100,9 @@ pub(super) struct Watch {
     era: u32,
     warp: u8,
     steps: Vec<u16>,
-    /// Warps that wrote to shared memory with no `fence.proxy.async` since.
+    /// Warps that wrote to shared memory without a later `fence.proxy.async`.
     unfenced: Vec<bool>,
-    /// Whether a warp was unfenced at the last barrier.
+    /// True if there were any at the last barrier.
     is_unfenced: bool,
 }
 
@@ -121,26 +121,27 @@ impl Watch {
         }
     }
 
-    /// Another warp continues.
+    /// Switches to another warp.
     pub fn turn_to(&mut self, warp: usize) {
         self.warp = warp as u8;
     }
 
-    /// All warps have come to a barrier.
+    /// All warps have reached a barrier.
     pub fn barrier(&mut self) {
         self.era += 1;
         self.is_unfenced = self.unfenced.contains(&true);
     }
 
-    /// The warp has come to a `fence.proxy.async`.
+    /// The warp has reached a `fence.proxy.async`.
     pub fn proxy_fence(&mut self) {
         self.unfenced[usize::from(self.warp)] = false;
     }
 
-    /// The era in which `wgmma` begins to read shared memory.
+    /// Returns the era in which `wgmma` begins to read shared memory.
     ///
     /// # Errors
-    /// If it may not see what was written there.
+    ///
+    /// Fails if it may not see the writes to it.
     pub fn era_of_products(&self) -> Result<u32, FaultKind> {
         match self.is_unfenced || self.unfenced[usize::from(self.warp)] {
             true => Err(FaultKind::Unfenced),
@@ -148,13 +149,13 @@ impl Watch {
         }
     }
 
-    /// Lanes of the warp have come to a barrier of theirs.
+    /// Lanes of the warp have reached a barrier of theirs.
     pub fn warp_barrier(&mut self) {
         let step = &mut self.steps[usize::from(self.warp)];
         *step = step.wrapping_add(1);
     }
 
-    /// A lane touches memory of the block, or of the device.
+    /// A lane accesses memory of the block, or of the device.
     pub fn touch(&mut self, lane: usize, at: u64, bytes: usize, how: How) -> Result<(), Fault> {
         let visit = Visit {
             era: self.era,
@@ -179,7 +180,7 @@ impl Watch {
             }
             return Ok(());
         }
-        // The access is aligned to its size, a power of two and no more than a line.
+        // An access is aligned to its size, a power of two and no more than a line.
         let line = self.of_global.entry(at / LINE as u64).or_default();
         let start = at as usize % LINE;
         for (n, byte) in line[start..(start + bytes).min(LINE)]
@@ -193,11 +194,11 @@ impl Watch {
         Ok(())
     }
 
-    /// Ends the block: the next one's memory has no recorded accesses.
+    /// Ends the block: the next one starts with new memory.
     ///
     /// # Errors
-    /// The first address where another block touched this block's writes, or wrote what this block
-    /// touched.
+    ///
+    /// Returns the first address that this block wrote and another block accessed, or the reverse.
     pub fn end_block(&mut self, blocks: &Blocks) -> Result<(), FaultKind> {
         let mut blocks = lock(&blocks.0);
         for (number, bytes) in self.of_global.drain() {
@@ -223,7 +224,7 @@ impl Watch {
 }
 
 impl Visit {
-    /// Whether no order exists between this and `now`.
+    /// Returns true if nothing orders this access before `now`.
     fn races_with(self, now: Self) -> bool {
         if self.era != now.era {
             return false;
@@ -231,7 +232,7 @@ impl Visit {
         self.warp != now.warp || self.step == now.step && self.lane != now.lane
     }
 
-    /// Merges an access with the previous ones that have nothing in between.
+    /// Merges the last access with earlier ones that are not ordered before it.
     fn and(self, now: Self) -> Self {
         if self.era != now.era {
             return now;
@@ -258,7 +259,7 @@ impl Visit {
 }
 
 impl Byte {
-    /// Records an access, or returns the race.
+    /// Records an access, or returns the other side of its race.
     fn touch(&mut self, now: Visit, how: How, began: u32) -> Option<Other> {
         if how == How::CopyEnds {
             (self.written, self.last_write) = (now, Writing::Plain);
@@ -318,7 +319,7 @@ impl Line {
         }
     }
 
-    /// The bytes that one of two blocks wrote and the other touched.
+    /// Returns the bytes that one of two blocks wrote and the other accessed.
     fn races_with(self, other: Self) -> u32 {
         let wrote = |a: Self, b: Self| a.written & (b.read | b.written | b.atomic);
         let atomics = |a: Self, b: Self| a.atomic & b.read;

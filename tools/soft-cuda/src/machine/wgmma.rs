@@ -1,10 +1,10 @@
 //! `wgmma` ("Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"): products of
-//! four warps, whose factors shared memory holds, in f32 sums. Each warp has sixteen of the 64
-//! rows.
+//! four warps with factors in shared memory and sums in f32. Each warp has sixteen of the 64 rows.
 //!
-//! They are computed when they are awaited, from the shared memory of that moment. So a kernel that
-//! forgets to wait, or overwrites a factor too early, is detected. Layouts are those of the
-//! manual's matrix descriptors, as in CUTLASS (`make_gmma_desc` in `mma_traits_sm90_gmma.hpp`).
+//! They are computed when they are waited for, from the content of shared memory at that time,
+//! which reveals a kernel that forgets to wait, or overwrites a factor too early. Layouts are those
+//! of the manual's matrix descriptors, as written down in CUTLASS (`make_gmma_desc` in
+//! `mma_traits_sm90_gmma.hpp`).
 
 use std::sync::Arc;
 
@@ -23,21 +23,21 @@ use crate::ptx::{Instruction, Invalid, Space};
 const WARPS: usize = 4;
 const ROWS: usize = 16;
 
-/// Numbers that one instruction sums over.
+/// Length of the sum of one instruction.
 const DEPTH: usize = 16;
 
-/// Maximum of columns, and their divisor.
+/// Largest number of columns, and its divisor.
 const MOST_COLUMNS: usize = 256;
 const EIGHT: usize = 8;
 
-/// Numbers and bytes that lie beside one another in every layout.
+/// Numbers and bytes that are adjacent in every layout.
 const BYTES: u64 = 16;
 
-/// The products of a warp that were not awaited.
+/// Products of a warp that were not waited for.
 #[derive(Debug, Default)]
 pub(super) struct Products {
     under_way: Vec<UnderWay>,
-    /// Groups that were closed.
+    /// Number of closed groups.
     closed: u32,
 }
 
@@ -47,12 +47,12 @@ struct UnderWay {
     group: u32,
     a: Matrix,
     b: Matrix,
-    /// Counter that barriers of the block advance, when it began.
+    /// Era of its beginning, counted by barriers of the block.
     era: u32,
 }
 
 impl Products {
-    /// As before a block.
+    /// Resets to the state before a block.
     pub fn forget(&mut self) {
         self.under_way.clear();
         self.closed = 0;
@@ -62,7 +62,7 @@ impl Products {
 pub(super) fn translate(i: &Instruction) -> Result<Operation, Invalid> {
     let plain = |word: &str| i.only(&[word, "sync", "aligned"]);
     if i.has("fence") {
-        // Earlier writes are visible: instructions follow each other here.
+        // Earlier writes are visible, because instructions run in order here.
         plain("fence")?;
         return Ok(Operation::Nothing);
     }
@@ -111,10 +111,10 @@ fn begin(i: &Instruction) -> Result<Operation, Invalid> {
     }
 }
 
-/// The part of an instruction that is kept until its product is computed.
+/// The data of an instruction that its product needs.
 #[derive(Debug)]
 struct Product {
-    /// Four registers for each eight columns, as `mma` has them.
+    /// Four registers for each eight columns, as in `mma`.
     sums: Vec<usize>,
     kind: Type,
     columns: usize,
@@ -162,7 +162,8 @@ impl Together for Begin {
             b,
             era,
         };
-        // From now on a GPU may read. The four warps read the second factor together.
+        // The accesses that a GPU may do from now on. The four warps read the second factor
+        // together.
         let read = |_, _, _: Place<'_>| ();
         under_way.visit_rows(warp, memory, How::Read, read)?;
         if warp.number.is_multiple_of(WARPS) {
@@ -209,7 +210,7 @@ impl Together for Wait {
     }
 }
 
-/// Adds products to the sums that all of them have in common.
+/// Adds products to their common sums.
 fn finish(products: &[UnderWay], warp: &mut Lanes, memory: &Memory<'_>) -> Result<(), Fault> {
     let Some(Product {
         sums, columns: n, ..
@@ -244,8 +245,8 @@ fn finish(products: &[UnderWay], warp: &mut Lanes, memory: &Memory<'_>) -> Resul
     Ok(())
 }
 
-/// The places of the eight numbers, in sixteen rows of `n` columns, that four lanes have in a pair
-/// of registers: group `group` of lanes, pair `pair`.
+/// Returns the place, in sixteen rows of `n` columns, of the eight numbers that four lanes have in
+/// a pair of registers: group `group` of lanes, pair `pair`.
 fn place(group: usize, pair: usize, n: usize) -> usize {
     (group + 8 * (pair % 2)) * n + pair / 2 * EIGHT
 }
@@ -282,7 +283,7 @@ impl UnderWay {
         Ok(())
     }
 
-    /// The rows of this warp.
+    /// Visits the rows of this warp.
     fn visit_rows(
         &self,
         warp: &mut Lanes,
@@ -294,7 +295,7 @@ impl UnderWay {
         self.a.visit(warp, memory, how, (first, ROWS), take)
     }
 
-    /// All columns.
+    /// Visits all columns.
     fn visit_columns(
         &self,
         warp: &mut Lanes,
@@ -307,7 +308,7 @@ impl UnderWay {
     }
 }
 
-/// The eight numbers in sixteen bytes.
+/// Returns the eight numbers in sixteen bytes.
 fn eight(place: Place<'_>, kind: Type) -> [f32; EIGHT] {
     let mut bits = [0; EIGHT];
     for (half, four) in bits.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -320,7 +321,7 @@ fn eight(place: Place<'_>, kind: Type) -> [f32; EIGHT] {
     }
 }
 
-/// Numbers at distances of `step`.
+/// Writes numbers at distances of `step`.
 fn put(to: &mut [f32], first: usize, step: usize, numbers: [f32; EIGHT]) {
     for (n, number) in numbers.into_iter().enumerate() {
         to[first + n * step] = number;
@@ -331,18 +332,18 @@ fn put(to: &mut [f32], first: usize, step: usize, numbers: [f32; EIGHT]) {
 #[derive(Clone, Copy, Debug)]
 struct Matrix {
     start: u64,
-    /// Bytes.
+    /// Offset in bytes.
     leading: u64,
     stride: u64,
-    /// Vectors that a swizzle exchanges: 1 for none.
+    /// Vectors that a swizzle permutes: 1 for none.
     swizzled: u64,
-    /// Whether rows of the first factor, or columns of the second, are adjacent, and not the
-    /// numbers of the sum.
+    /// True if rows of the first factor, or columns of the second, are adjacent, instead of the
+    /// numbers of a sum.
     across: bool,
 }
 
 impl Matrix {
-    /// The layout of a descriptor; `None` if it is unknown.
+    /// Decodes a descriptor; `None` if it is unknown.
     fn of(descriptor: u64, across: bool) -> Option<Self> {
         let field = |at: u32| (descriptor >> at & 0x3fff) << 4;
         let known = 0x3fff | 0x3fff << 16 | 0x3fff << 32 | 3 << 62;
@@ -359,8 +360,8 @@ impl Matrix {
         })
     }
 
-    /// The address of eight numbers: of row or column `mn` from number `k` on, or, across, of `mn`
-    /// and the following ones.
+    /// Returns the address of eight numbers: of row or column `mn` from number `k` on, or, across,
+    /// of `mn` and the following ones.
     fn address(&self, mn: usize, k: usize) -> u64 {
         let (mn, k) = (mn as u64, k as u64);
         let Self {
@@ -383,8 +384,8 @@ impl Matrix {
         at ^ (at >> 7 & (swizzled - 1)) << 4
     }
 
-    /// Calls `take` for the places of each eight numbers of `count` rows or columns from `first`
-    /// on, with the row or column relative to `first`, and the index of the first number in it.
+    /// Calls `take` with the place of each eight numbers of `count` rows or columns from `first`
+    /// on, with the row or column relative to `first` and the index of the first number.
     fn visit(
         &self,
         warp: &mut Lanes,

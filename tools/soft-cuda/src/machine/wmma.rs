@@ -1,5 +1,5 @@
-//! `wmma` ("Warp Level Matrix Multiply-Accumulate Instructions"). The manual does not define which
-//! lane has which element. Here elements are dealt out in order of rows, and start again if
+//! `wmma` ("Warp Level Matrix Multiply-Accumulate Instructions"). The manual does not specify the
+//! lane of each element. Here the elements are distributed in the order of rows, and start again if
 //! registers are left.
 
 use super::fault::Fault;
@@ -12,7 +12,7 @@ use super::watch::How;
 use crate::ptx::Type::{self, *};
 use crate::ptx::{Instruction, Invalid, Space};
 
-/// No matrix of any shape has more elements.
+/// Upper limit on the elements of a matrix of any shape.
 const MOST: usize = 32 * 16;
 
 const WORDS: &[&str] = &[
@@ -130,12 +130,12 @@ struct Access {
     offset: i64,
     stride: usize,
     columns: usize,
-    /// Whether a column's elements follow each other in memory.
+    /// True if a column's elements are adjacent in memory.
     of_columns: bool,
 }
 
 impl Access {
-    /// Calls with every element's register, lane, number within the register, and place in memory.
+    /// Calls `work` with every element's register, number within the register, and place in memory.
     fn each(
         &self,
         warp: &mut Lanes,

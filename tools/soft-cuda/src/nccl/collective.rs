@@ -1,4 +1,4 @@
-//! Collectives between ranks. Each rank puts its piece into its slot, waits for the others, then
+//! Collectives between ranks. Each rank writes its piece to its slot, waits for the others, and
 //! copies what it needs from their slots. It locks the device memory per piece, not while it waits.
 #![allow(unsafe_code)] // Copies between device memory and slots.
 
@@ -9,7 +9,7 @@ use super::reduce::{Operation, Type, reduce};
 use super::shared::{SLOT, Shared};
 use crate::driver::table::{self, Table};
 
-/// Which collective it is.
+/// Kind of the collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Collective {
     AllReduce(Operation),
@@ -19,19 +19,19 @@ pub(super) enum Collective {
     Reduce(Operation, usize),
 }
 
-/// A call, as one rank made it.
+/// One rank's call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub collective: Collective,
     /// Device memory.
     pub from: u64,
     pub to: u64,
-    /// Elements: of each rank's part, where there are parts.
+    /// Number of elements; of each rank's part, if there are parts.
     pub count: usize,
     pub kind: Type,
 }
 
-/// Elements of a job that are done at once.
+/// Elements of a job that are processed at once.
 #[derive(Clone, Copy)]
 struct Piece {
     first: usize,
@@ -39,7 +39,7 @@ struct Piece {
 }
 
 impl Job {
-    /// Refuses roots that are no rank, and buffers that are not in device memory.
+    /// Refuses invalid root ranks, and buffers outside device memory.
     pub fn check(&self, size: usize, rank: usize) -> Result<(), Error> {
         use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
         let (mut sent, mut received) = (Some(self.count), Some(self.count));
@@ -47,7 +47,7 @@ impl Job {
             Broadcast { root } | Reduce(_, root) if root >= size => {
                 return Err(Error::argument(format!("root {root} of {size} ranks")));
             }
-            // The source or target that the others pass is not used.
+            // The source or destination of the other ranks is unused.
             Broadcast { root } if root != rank => sent = Some(0),
             Reduce(_, root) if root != rank => received = Some(0),
             AllGather => received = self.count.checked_mul(size),
@@ -78,7 +78,7 @@ impl Job {
         )))
     }
 
-    /// Does it together with the other ranks.
+    /// Executes it together with the other ranks.
     pub fn run(&self, shared: &Shared) -> Result<(), Error> {
         let most = self.elements_at_once(shared);
         for first in (0..self.count).step_by(most) {
@@ -89,14 +89,14 @@ impl Job {
             self.give(shared, piece)?;
             shared.barrier()?;
             self.take(shared, piece)?;
-            // Before that nobody may give the next piece.
+            // Before this, no rank may write the next piece.
             shared.barrier()?;
         }
         Ok(())
     }
 
-    /// The number of elements that fit into a slot; if each rank gets others, that fit for each
-    /// rank.
+    /// Returns the elements that fit into a slot, or, if each rank gets different ones, those for
+    /// each rank.
     fn elements_at_once(&self, shared: &Shared) -> usize {
         let in_slot = SLOT / self.kind.size();
         match self.collective {
@@ -127,8 +127,8 @@ impl Job {
         let table = table::read();
         let (from, bytes) = self.memory(&table, self.from, part, piece)?;
         let to = shared.slot(shared.rank, place * bytes, bytes);
-        // SAFETY: the source is in device memory while the table is held, and the target in this
-        // rank's slot, which no rank reads before the barrier.
+        // SAFETY: the source is in device memory while the table is held, and the destination in
+        // this rank's slot, which no rank reads before the barrier.
         unsafe { to.copy_from(from, bytes) };
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Job {
         }
     }
 
-    /// Copies a rank's piece to one of the parts of the target.
+    /// Copies a rank's piece to one of the parts of the destination.
     fn take_part(
         &self,
         shared: &Shared,
@@ -162,13 +162,13 @@ impl Job {
         let table = table::read();
         let (to, bytes) = self.memory(&table, self.to, part, piece)?;
         let from = shared.slot(rank, 0, bytes);
-        // SAFETY: the target is in device memory while the table is held, and the slot does not
-        // change before the next barrier.
+        // SAFETY: the destination is in device memory while the table is held, and the slot does
+        // not change before the next barrier.
         unsafe { to.copy_from(from, bytes) };
         Ok(())
     }
 
-    /// Makes the target's piece of what the ranks have at a place in their slots.
+    /// Reduces the pieces at a place in the ranks' slots to the destination's piece.
     fn reduce(
         &self,
         shared: &Shared,
@@ -181,13 +181,14 @@ impl Job {
         let ranks = 0..shared.size;
         let slots = ranks.map(|rank| shared.slot(rank, place * bytes, bytes).cast_const());
         let slots: Vec<_> = slots.collect();
-        // SAFETY: the target is in device memory while the table is held, and the slots do not
+        // SAFETY: the destination is in device memory while the table is held, and the slots do not
         // change before the next barrier.
         unsafe { reduce(self.kind, operation, to, &slots, piece.count) };
         Ok(())
     }
 
-    /// The address of a piece of a part of a buffer, while the table is held, and its bytes.
+    /// Returns the place of a piece of a part of a buffer, valid while the table is held, and its
+    /// bytes.
     fn memory(
         &self,
         table: &Table,

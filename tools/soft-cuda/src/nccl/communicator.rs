@@ -15,7 +15,7 @@ use crate::driver::pending::{Ticket, wake};
 use crate::driver::stream::{device_of, is_default};
 use crate::report::{lock, say};
 
-/// The state that the thread and the calls share.
+/// State shared by the thread and the calls.
 struct State {
     shared: Shared,
     /// The first failure of this rank.
@@ -26,7 +26,7 @@ impl State {
     fn fail(&self, error: &Error) {
         let first = self.failed.set(error.code).is_ok();
         self.shared.fail();
-        // An abort is the program's own wish.
+        // An abort is requested by the program itself.
         if first && !self.shared.has_stopped() {
             let (rank, reason) = (self.shared.rank, &error.reason);
             say(format_args!("rank {rank} of NCCL: {reason}"));
@@ -41,17 +41,17 @@ impl State {
 
 type Enqueued = (Job, Ticket);
 
-/// A program's handle of a communicator.
+/// A communicator from the program's side.
 pub(super) struct Communicator {
     state: Arc<State>,
     device: usize,
-    /// None after its end.
+    /// `None` after its end.
     queue: Mutex<Option<Sender<Enqueued>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Communicator {
-    /// Meets the other ranks, and works on the calling thread's device.
+    /// Connects the ranks, on the calling thread's device.
     pub fn connect(id: &Id, size: usize, rank: usize, limit: Duration) -> Result<Self, Error> {
         let device = current().map_err(|error| Error::new(Code::UnhandledCuda, error.to_string()));
         let device = device?;
@@ -87,7 +87,7 @@ impl Communicator {
         queue.send((job, ticket)).map_err(|_| ended())
     }
 
-    /// The default stream is that of the communicator's device, whatever the thread works with.
+    /// The default stream belongs to the communicator's device, whatever the thread's current one.
     fn check_stream(&self, stream: Handle) -> Result<(), Error> {
         if is_default(stream) {
             return Ok(());
@@ -99,7 +99,7 @@ impl Communicator {
         }
     }
 
-    /// The failure after calls returned.
+    /// Returns an error that occurred after calls returned.
     pub fn error(&self) -> Option<Code> {
         self.state.error()
     }
@@ -110,7 +110,7 @@ impl Communicator {
         self.state.shared.leave();
     }
 
-    /// Ends the enqueued work, also for the other ranks.
+    /// Aborts the enqueued work, also of the other ranks.
     pub fn abort(&self) {
         self.state.shared.stop();
         self.state.shared.fail();
@@ -132,7 +132,7 @@ fn ended() -> Error {
     Error::argument("the communicator is at its end")
 }
 
-/// The thread. A failed job keeps its place in its stream until the communicator ends.
+/// Runs the thread. Failed work keeps its place in its stream until the communicator ends.
 fn serve(state: &State, jobs: &Receiver<Enqueued>) {
     let mut lost = Vec::new();
     for (job, ticket) in jobs {
@@ -148,7 +148,7 @@ fn serve(state: &State, jobs: &Receiver<Enqueued>) {
 }
 
 fn run(state: &State, job: &Job) -> Result<(), Error> {
-    // A rank without elements needs nobody, and may come after all others have left.
+    // A rank without elements needs no other, and may come after all others have left.
     if job.count > 0
         && let Some(obstacle) = state.shared.obstacle()
     {

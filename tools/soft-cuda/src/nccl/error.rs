@@ -1,8 +1,8 @@
-//! The codes of NCCL (`ncclResult_t`), with a reason for the person in front of the program.
+//! The codes of NCCL (`ncclResult_t`), with a reason for the user.
 
 use std::ffi::{CStr, c_int};
 
-/// The failures of a call.
+/// Error codes of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(super) enum Code {
@@ -14,7 +14,7 @@ pub(super) enum Code {
     Remote = 6,
 }
 
-/// A code and what led to it.
+/// A code and its reason.
 #[derive(Debug)]
 pub(super) struct Error {
     pub code: Code,
@@ -34,7 +34,7 @@ impl Error {
     }
 }
 
-/// NCCL's text for a code.
+/// Returns NCCL's text for a code.
 pub(super) fn words(code: c_int) -> &'static CStr {
     match code {
         0 => c"no error",

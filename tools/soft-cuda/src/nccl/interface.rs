@@ -1,5 +1,5 @@
 //! The C interface of NCCL (<https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html>).
-//! As the driver's, its handles are numbers that are looked up, and no pointers that are followed.
+//! As in the driver, handles are numbers that are looked up, not pointers that are dereferenced.
 #![allow(unsafe_code)] // Exports C functions.
 #![allow(non_snake_case)] // The names are NCCL's.
 #![allow(clippy::missing_safety_doc)] // For each, pointers are null or what NCCL's manual says.
@@ -20,17 +20,17 @@ use crate::driver::{Handle, Out};
 use crate::report::{count, say};
 use crate::settings::settings;
 
-/// The version that it behaves as: 2.27.3.
+/// The simulated version: 2.27.3.
 const VERSION: c_int = 22_703;
 
 static COMMUNICATORS: Handles<Communicator> = Handles::new(0x6_0000_0000);
 
 thread_local! {
-    /// How many groups this thread has started and not ended.
+    /// Number of open groups of this thread.
     static GROUPS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Does what a call is for. A panic stays within it.
+/// Runs the body of a call. Catches panics.
 fn call(name: &'static str, work: impl FnOnce() -> Result<(), Error>) -> c_int {
     count(name);
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -55,25 +55,25 @@ fn communicator(handle: Handle) -> Result<Arc<Communicator>, Error> {
     COMMUNICATORS.get(handle).map_err(unknown)
 }
 
-/// The version.
+/// Returns the version.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetVersion(out: Out<c_int>) -> c_int {
     call("ncclGetVersion", || put(out, VERSION))
 }
 
-/// The description of a code.
+/// Returns the meaning of a code.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
     words(code).as_ptr()
 }
 
-/// A meeting point of ranks.
+/// Returns the place where ranks can meet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetUniqueId(out: Out<Id>) -> c_int {
     call("ncclGetUniqueId", || put(out, Id::unique()))
 }
 
-/// Makes a communicator, when all ranks have come.
+/// Creates a communicator after all ranks have come.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommInitRank(
     out: Out<Handle>,
@@ -96,13 +96,13 @@ pub unsafe extern "C" fn ncclCommInitRank(
     })
 }
 
-/// Ends a communicator when all that is enqueued is done.
+/// Destroys a communicator after all enqueued work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommDestroy(handle: Handle) -> c_int {
     call("ncclCommDestroy", || end(handle, Communicator::destroy))
 }
 
-/// Ends a communicator, and what is enqueued.
+/// Ends a communicator and its enqueued work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommAbort(handle: Handle) -> c_int {
     call("ncclCommAbort", || end(handle, Communicator::abort))
@@ -115,7 +115,7 @@ fn end(handle: Handle, how: fn(&Communicator)) -> Result<(), Error> {
     Ok(())
 }
 
-/// The failure after calls returned.
+/// Returns an error that occurred after calls returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommGetAsyncError(handle: Handle, out: Out<c_int>) -> c_int {
     call("ncclCommGetAsyncError", || {
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn ncclCommGetAsyncError(handle: Handle, out: Out<c_int>) 
     })
 }
 
-/// Starts a group. Its calls are enqueued at once, in order, which is no different here.
+/// Starts a group. Its calls are enqueued immediately, in order, which makes no difference here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGroupStart() -> c_int {
     call("ncclGroupStart", || {
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn ncclGroupEnd() -> c_int {
     })
 }
 
-/// The arguments that all collectives share.
+/// Arguments of all collectives.
 struct Arguments {
     from: u64,
     to: u64,
@@ -202,16 +202,16 @@ macro_rules! collectives {
 }
 
 collectives! {
-    /// All ranks get what an operation makes of the elements of all.
+    /// Reduces the elements of all ranks; all get the result.
     ncclAllReduce(operation) |operation| Ok(Collective::AllReduce(Operation::of(operation)?));
-    /// As [`ncclAllReduce`], and each rank gets its part of it.
+    /// Does the same as [`ncclAllReduce`]; each rank gets its part of the result.
     ncclReduceScatter(operation)
         |operation| Ok(Collective::ReduceScatter(Operation::of(operation)?));
-    /// All ranks get the elements of all.
+    /// Gives the elements of all ranks to all.
     ncclAllGather() || Ok(Collective::AllGather);
-    /// All ranks get the elements of one.
+    /// Gives the elements of one rank to all.
     ncclBroadcast(to_all) |to_all| Ok(Collective::Broadcast { root: root(to_all)? });
-    /// As [`ncclAllReduce`], and only one rank gets it.
+    /// Does the same as [`ncclAllReduce`]; only one rank gets the result.
     ncclReduce(operation, target)
         |operation, target| Ok(Collective::Reduce(Operation::of(operation)?, root(target)?));
 }

@@ -1,11 +1,11 @@
 //! NCCL between processes of one host, so that programs for several GPUs can be tested without any:
-//! the library of the driver, under the name `libnccl.so.2`.
+//! the driver's library, under the name `libnccl.so.2`.
 //!
-//! The ranks of a communicator meet in a file in shared memory (`shared`), which loses its name as
-//! soon as all are there. A thread of each rank does the enqueued work, one item after the other
-//! (`communicator`, `collective`), so that calls return before they are done, as with NCCL. Numbers
-//! are added up in the order of ranks (`reduce`), so that all ranks have the same bits. `interface`
-//! is the C interface for programs.
+//! The ranks of a communicator meet in a file in shared memory (`shared`), which is unlinked as
+//! soon as all have come. A thread of each rank does the enqueued work in order (`communicator`,
+//! `collective`), so that calls return before their work is done, as in NCCL. Sums are in the order
+//! of ranks (`reduce`), so that all ranks have the same bits. `interface` has the functions for
+//! programs.
 
 mod collective;
 mod communicator;

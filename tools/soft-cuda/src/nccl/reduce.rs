@@ -1,4 +1,4 @@
-//! Sums over ranks, always in the order of ranks, so that all ranks get the same bits.
+//! Reductions over the ranks, always in the order of ranks, so that all of them get the same bits.
 #![allow(unsafe_code)] // Reads and writes numbers at addresses.
 
 use std::ffi::c_int;
@@ -43,7 +43,7 @@ impl Type {
         found.copied().ok_or_else(unknown)
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     pub fn size(self) -> usize {
         match self {
             Self::I8 | Self::U8 => 1,
@@ -77,7 +77,7 @@ impl Operation {
     }
 }
 
-/// A number to calculate with.
+/// Type of the computation.
 trait Number: Copy + PartialOrd {
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
@@ -94,7 +94,7 @@ macro_rules! integers {
                 self.wrapping_mul(other)
             }
             fn over(self, ranks: usize) -> Self {
-                // Every type can count the ranks.
+                // The number of ranks fits into every type.
                 self / ranks as Self
             }
         }
@@ -141,7 +141,7 @@ macro_rules! wide_floats {
     )*};
 }
 
-/// An element in memory.
+/// Type in memory.
 trait Element: Copy {
     type Wide: Number;
     fn widen(self) -> Self::Wide;
@@ -157,10 +157,10 @@ floats! {
     f64: f64, std::convert::identity, std::convert::identity;
 }
 
-/// Writes the operation's result over the elements of all ranks to `to`. There is at least one
-/// rank.
+/// Writes the reduction of the elements of all ranks, of which there is at least one, to `to`.
 ///
 /// # Safety
+///
 /// `to` can be written, and each of `from` read, for `count` elements of the type.
 pub(super) unsafe fn reduce(
     kind: Type,
@@ -181,18 +181,19 @@ pub(super) unsafe fn reduce(
         Type::F64 => with::<f64>,
         Type::Bf16 => with::<bf16>,
     };
-    // SAFETY: the same is promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { reduce(operation, to, from, count) }
 }
 
 /// # Safety
-/// As of [`reduce`].
+///
+/// As for [`reduce`].
 unsafe fn with<T: Element>(operation: Operation, to: *mut u8, from: &[*const u8], count: usize) {
     let same = |a: T::Wide| a;
     let mean = |a: T::Wide| a.over(from.len());
     let max = |a, b| if b > a { b } else { a };
     let min = |a, b| if b < a { b } else { a };
-    // SAFETY: the same is promised.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match operation {
             Operation::Sum => fold::<T>(to, from, count, T::Wide::plus, same),
@@ -205,7 +206,8 @@ unsafe fn with<T: Element>(operation: Operation, to: *mut u8, from: &[*const u8]
 }
 
 /// # Safety
-/// As of [`reduce`].
+///
+/// As for [`reduce`].
 unsafe fn fold<T: Element>(
     to: *mut u8,
     from: &[*const u8],
@@ -215,13 +217,13 @@ unsafe fn fold<T: Element>(
 ) {
     for i in 0..count {
         let of_rank = |pointer: &*const u8| {
-            // SAFETY: that many elements can be read there.
+            // SAFETY: this many elements can be read there.
             unsafe { pointer.cast::<T>().add(i).read_unaligned() }.widen()
         };
         let Some(joined) = from.iter().map(of_rank).reduce(&join) else {
             return;
         };
-        // SAFETY: that many elements can be written there.
+        // SAFETY: this many elements can be written there.
         unsafe {
             to.cast::<T>()
                 .add(i)

@@ -1,5 +1,5 @@
-//! The memory in which the ranks of a communicator meet: a file in `/dev/shm` with counters and a
-//! slot for each rank. The rank writes its slot, and all read it.
+//! The shared memory of a communicator's ranks: a file in `/dev/shm` with a header of counters and
+//! a slot for each rank, which this rank writes and all read.
 #![allow(unsafe_code)] // Maps a file, and makes references to its head.
 
 use std::ffi::c_void;
@@ -16,18 +16,18 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::error::{Code, Error};
 
-/// Bytes that a rank can give the others at once.
+/// Bytes of a slot.
 pub(super) const SLOT: usize = 1 << 20;
 
 const HEAD: usize = 4096;
 
-/// Maximum number of ranks in the head.
+/// Largest number of ranks in the header.
 const MOST_RANKS: usize = 64;
 
-/// How the names of the files start.
+/// Prefix of the file names.
 const PREFIX: &str = "soft-cuda-nccl-";
 
-/// Number of yields of a waiting rank before it sleeps in between.
+/// Number of times that a waiting rank only yields before it sleeps between checks.
 const EAGER: u32 = 100;
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -39,7 +39,7 @@ pub struct Id {
 }
 
 impl Id {
-    /// An id that no other communicator of this host has.
+    /// Creates an id that no other communicator of this host has.
     pub(super) fn unique() -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -66,35 +66,35 @@ impl Id {
 /// Starts as zeros, as every file does.
 #[repr(C)]
 struct Head {
-    /// World size of the communicator, from the first rank.
+    /// Number of ranks, set by the first one.
     size: AtomicU32,
     /// Ranks that have the file open.
     attached: AtomicU32,
     /// Ranks that wait in the barrier.
     arrived: AtomicU32,
-    /// How often all have arrived.
+    /// Number of completed barriers.
     generation: AtomicU32,
-    /// A rank failed, or aborted.
+    /// Set when a rank failed or aborted.
     failed: AtomicU32,
-    /// A rank has destroyed its communicator.
+    /// Set when a rank has destroyed its communicator.
     left: AtomicU32,
     present: [AtomicU32; MOST_RANKS],
 }
 
 const _: () = assert!(size_of::<Head>() <= HEAD);
 
-/// That memory, for one rank.
+/// The shared memory, as mapped by one rank.
 pub(super) struct Shared {
     start: NonNull<u8>,
     pub size: usize,
     pub rank: usize,
-    /// Whether this rank stops waiting.
+    /// Set when this rank no longer waits.
     stopped: AtomicBool,
 }
 
 // SAFETY: the mapping belongs to no thread.
 unsafe impl Send for Shared {}
-// SAFETY: the head is atomics, and of the slots a reference gives no more than addresses.
+// SAFETY: the header consists of atomics, and a reference only gives addresses of the slots.
 unsafe impl Sync for Shared {}
 
 impl Drop for Shared {
@@ -117,7 +117,7 @@ fn open(path: &Path, size: usize) -> Result<File, Error> {
     options.read(true).write(true).create(true).mode(0o600);
     let file = options.open(path);
     let file = file.map_err(|error| system("cannot open", path, error))?;
-    // Otherwise a full file system would show only when a rank writes, by a signal.
+    // Otherwise a full file system would only show at a rank's write, as a signal.
     let reserved = reserve(&file, length(size) as u64);
     reserved.map_err(|error| system("no room for", path, error))?;
     Ok(file)
@@ -133,8 +133,8 @@ fn reserve(file: &File, bytes: u64) -> Result<(), Errno> {
 }
 
 impl Shared {
-    /// Meets the other ranks, and waits for them up to the limit. In the end, the file is removed
-    /// in any case.
+    /// Connects to the other ranks within the time limit. In the end the file is unlinked in any
+    /// case.
     pub fn meet(id: &Id, size: usize, rank: usize, limit: Duration) -> Result<Self, Error> {
         if size > MOST_RANKS {
             let reason = format!("{size} ranks are more than {MOST_RANKS}");
@@ -161,7 +161,7 @@ impl Shared {
     fn map(path: &Path, size: usize, rank: usize) -> Result<Self, Error> {
         let file = open(path, size)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: where it is mapped the system decides, so nothing is replaced.
+        // SAFETY: the system chooses the address of the mapping, so nothing is replaced.
         let start: Result<*mut c_void, _> =
             unsafe { mmap(null_mut(), length(size), access, MapFlags::SHARED, &file, 0) };
         let start = start.map_err(|error| system("cannot map", path, error))?;
@@ -174,7 +174,7 @@ impl Shared {
         })
     }
 
-    /// Refuses a duplicate rank, and a rank with another size.
+    /// Refuses a duplicate rank, and one with another number of ranks.
     fn introduce(&self) -> Result<(), Error> {
         let size = self.size as u32;
         let (order, failure) = (Ordering::AcqRel, Ordering::Acquire);
@@ -196,12 +196,12 @@ impl Shared {
     }
 
     fn head(&self) -> &Head {
-        // SAFETY: the mapping starts with it, at a page, and all processes only touch it as
+        // SAFETY: the mapping starts with it, at a page, and all processes only access it as
         // atomics.
         unsafe { self.start.cast().as_ref() }
     }
 
-    /// The slot of a rank from byte `offset` on, with room for `bytes` bytes.
+    /// Returns the address of byte `offset` in a rank's slot, with room for `bytes`.
     pub fn slot(&self, rank: usize, offset: usize, bytes: usize) -> *mut u8 {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= SLOT);
         assert!(rank < self.size && inside, "outside of a slot");
@@ -227,7 +227,7 @@ impl Shared {
         let mut looked = 0;
         loop {
             let obstacle = self.obstacle();
-            // Checked after the obstacle: a rank that leaves after all have arrived is none.
+            // Checked after the obstacle: a rank that leaves when all have arrived is no obstacle.
             if head.generation.load(Ordering::Acquire) != generation {
                 return Ok(());
             }
@@ -248,7 +248,7 @@ impl Shared {
         }
     }
 
-    /// Why the other ranks will not come.
+    /// Returns the reason why the other ranks will not come.
     pub fn obstacle(&self) -> Option<Error> {
         let is_set = |flag: &AtomicU32| flag.load(Ordering::Acquire) != 0;
         if self.has_stopped() {
@@ -277,12 +277,12 @@ impl Shared {
         self.head().failed.store(1, Ordering::Release);
     }
 
-    /// Whether a rank, maybe this one, failed or aborted.
+    /// Returns true if any rank failed or aborted.
     pub fn has_failed(&self) -> bool {
         self.head().failed.load(Ordering::Acquire) != 0
     }
 
-    /// Tells all ranks that this one has finished.
+    /// Tells all ranks that this one is finished.
     pub fn leave(&self) {
         self.head().left.store(1, Ordering::Release);
     }

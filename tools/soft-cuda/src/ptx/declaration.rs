@@ -3,7 +3,7 @@
 use super::text::{is_name, number, split};
 use super::{Invalid, Type, invalid};
 
-/// The state space of a variable (PTX ISA, "State Spaces").
+/// Memory of a variable (PTX ISA, "State Spaces").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Space {
@@ -15,9 +15,9 @@ pub enum Space {
 }
 
 impl Space {
-    /// The space that a word of a declaration or an instruction names.
+    /// Returns the space that a word of a declaration or an instruction names.
     pub fn of(word: &str) -> Option<Self> {
-        // A cluster is one block, and a function other than a kernel has no parameters here.
+        // A cluster is one block, and functions other than kernels have no parameters here.
         Some(match word {
             "global" | "const" => Self::Global,
             "shared" | "shared::cta" | "shared::cluster" => Self::Shared,
@@ -33,25 +33,25 @@ impl Space {
 pub struct Variable {
     /// Its name in instructions.
     pub name: String,
-    /// Its state space.
+    /// Its space.
     pub space: Space,
-    /// Whether its size is decided elsewhere: by the launch, for shared memory.
+    /// True if its size is decided elsewhere: by the launch, for shared memory.
     pub external: bool,
     /// Type of an element.
     pub element: Type,
-    /// Alignment of its start, in bytes.
+    /// Alignment in bytes.
     pub align: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// The bits of its first elements; the others are zero.
+    /// Bits of its first elements; the others are zero.
     pub initial: Vec<u64>,
 }
 
-/// More than any space has, but small enough that sums of sizes do not overflow.
+/// Larger than any space, and small enough that sums of sizes do not overflow.
 const LARGEST: usize = 1 << 40;
 
 impl Variable {
-    /// Reads a declaration without its semicolon.
+    /// Parses a declaration without its semicolon.
     pub(super) fn parse(text: &str) -> Result<Self, Invalid> {
         let (head, initial) = match text.split_once('=') {
             Some((head, initial)) => (head, Some(initial)),
@@ -93,7 +93,7 @@ impl Variable {
         Ok(variable)
     }
 
-    /// The bytes that it starts with.
+    /// Returns its initial bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let width = self.element.size().min(8);
         let each = self.initial.iter().flat_map(|v| {
@@ -106,7 +106,7 @@ impl Variable {
     }
 }
 
-/// The number of elements of `[4][8]`; one without brackets.
+/// Returns the elements of `[4][8]`; one for an empty text.
 fn count(dimensions: &str) -> Option<usize> {
     let mut all = 1usize;
     for dimension in dimensions.split(']') {
@@ -126,7 +126,7 @@ fn count(dimensions: &str) -> Option<usize> {
 }
 
 fn alignment(words: &[&str], element: Type) -> Option<usize> {
-    // `.ptr .align 4` describes the target of the parameter.
+    // `.ptr .align 4` refers to the target of the parameter.
     let Some(at) = words.iter().position(|word| *word == ".align") else {
         return Some(element.size());
     };

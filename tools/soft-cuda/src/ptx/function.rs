@@ -6,23 +6,23 @@ use super::names::Names;
 use super::text::{Statement, is_name, split, statements};
 use super::{Fill, Instruction, Invalid, Space, Variable, invalid};
 
-/// The place where a launch puts an argument.
+/// Place of an argument in a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// From the first one, in bytes.
+    /// Offset from the first one in bytes.
     pub offset: usize,
     /// Bytes.
     pub size: usize,
 }
 
-/// How many threads a block may have (PTX ISA, "Performance-Tuning Directives").
+/// Limit on the threads of a block (PTX ISA, "Performance-Tuning Directives").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadLimit {
-    /// As many as the device can.
+    /// The device's limit.
     None,
-    /// `.maxntid`: at most this number.
+    /// `.maxntid`: at most this many.
     AtMost(u64),
-    /// `.reqntid`: exactly this number.
+    /// `.reqntid`: exactly these.
     Exactly([u64; 3]),
 }
 
@@ -35,15 +35,15 @@ pub struct Function {
     pub parameters: Vec<Parameter>,
     /// Bytes of all parameters.
     pub parameter_bytes: usize,
-    /// Which blocks it can be launched with.
+    /// Limit on the threads of a block.
     pub threads: ThreadLimit,
     /// Its instructions.
     pub code: Vec<Instruction>,
-    /// How many registers a lane has.
+    /// Registers of a lane.
     pub registers: usize,
-    /// Registers that hold something before a block starts.
+    /// Registers that are filled before a block starts.
     pub fills: Vec<(usize, Fill)>,
-    /// Bytes of shared memory without the dynamic ones.
+    /// Bytes of static shared memory.
     pub shared: usize,
     /// Start of the dynamic shared memory.
     pub dynamic_shared: usize,
@@ -51,7 +51,7 @@ pub struct Function {
     pub local: usize,
 }
 
-/// The declarations of a module before its functions.
+/// The module's declarations before its functions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Surroundings {
     pub symbols: HashMap<String, Fill>,
@@ -61,19 +61,19 @@ pub(super) struct Surroundings {
 
 /// "Kernel parameters" of the CUDA programming guide, from driver 12.1 on.
 const MOST_PARAMETER_BYTES: usize = 32_764;
-/// "Technical specifications per compute capability" of the same.
+/// "Technical specifications per compute capability" of the same guide.
 const MOST_LOCAL_BYTES: usize = 512 << 10;
 const MOST_SHARED_BYTES: usize = 227 << 10;
 
-/// Alignment of the start of shared memory after another variable. So no kernel is misaligned
-/// because another variable came first.
+/// Shared memory is laid out in pieces of this size, so that no kernel is misaligned because of an
+/// earlier variable.
 const SHARED_ALIGN: usize = 128;
 const LOCAL_ALIGN: usize = 16;
-/// As TMA and swizzled layouts want dynamic shared memory.
+/// Alignment of dynamic shared memory that TMA and swizzled layouts need.
 const DYNAMIC_ALIGN: usize = 1024;
 
 impl Function {
-    /// From the text before its body and the body without its brackets.
+    /// Parses the text before its body, and the body without its brackets.
     pub(super) fn parse(
         head: &str,
         body: &str,
@@ -168,7 +168,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Numbers labels before anything else, because branches also go forwards.
+    /// Labels are numbered before anything else, because branches also go forwards.
     fn label(&mut self, list: &[Statement]) -> Result<(), Invalid> {
         let mut next = 0;
         for statement in list {
@@ -244,7 +244,7 @@ fn unique(label: &str, before: Option<usize>) -> Result<(), Invalid> {
     }
 }
 
-/// The next place in shared memory.
+/// Returns the next place in shared memory.
 pub(super) fn place_shared(used: &mut usize, variable: &Variable) -> Fill {
     if variable.external {
         return Fill::DynamicShared;

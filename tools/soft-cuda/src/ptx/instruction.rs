@@ -1,10 +1,10 @@
-//! An instruction as written in the text.
+//! An instruction in the form of its text.
 
 use super::names::Names;
 use super::text::{number, split};
 use super::{Invalid, Space, Type, invalid};
 
-/// The register for unwanted results: `_` (PTX ISA, "Operands").
+/// The register for unused results: `_` (PTX ISA, "Operands").
 pub const SINK: usize = 0;
 
 /// `@%p` or `@!%p`: the lanes that execute an instruction.
@@ -12,7 +12,7 @@ pub const SINK: usize = 0;
 pub struct Guard {
     /// Register of the predicate.
     pub register: usize,
-    /// Whether it has to be false.
+    /// True if it must be false.
     pub negated: bool,
 }
 
@@ -34,17 +34,17 @@ pub enum Operand {
 /// An instruction whose operands have numbers.
 #[derive(Clone, Debug)]
 pub struct Instruction {
-    /// The lanes that execute it; all, if there is none.
+    /// The lanes that execute it; all if `None`.
     pub guard: Option<Guard>,
     /// The first word.
     pub name: String,
-    /// Its other words, without the types.
+    /// Its other words, except types.
     pub modifiers: Vec<String>,
-    /// Its types, in their order.
+    /// Its types in order.
     pub types: Vec<Type>,
     /// Its operands.
     pub operands: Vec<Operand>,
-    /// All of it.
+    /// Its whole text.
     pub text: String,
 }
 
@@ -69,7 +69,7 @@ impl Instruction {
                 None => modifiers.push(word.to_owned()),
             }
         }
-        // A wide product has wider numbers than the type says.
+        // A wide product has wider numbers than the type.
         let wide = modifiers.iter().any(|word| word == "wide");
         let expected = types.last().copied().filter(|_| !wide);
         let operands = split(operands).into_iter();
@@ -84,18 +84,18 @@ impl Instruction {
         })
     }
 
-    /// Whether one of its words is this.
+    /// Returns true if one of its words is this.
     pub fn has(&self, word: &str) -> bool {
         self.modifiers.iter().any(|modifier| modifier == word)
     }
 
-    /// The first of its words that is one of these.
+    /// Returns the first of its words that is one of these.
     pub fn find<'w>(&self, words: &[&'w str]) -> Option<&'w str> {
         let given = |word: &str| words.iter().copied().find(|w| *w == word);
         self.modifiers.iter().find_map(|word| given(word))
     }
 
-    /// Refuses words other than these: each may change what the instruction does.
+    /// Refuses other words than these, because each may change the instruction's effect.
     pub fn only(&self, words: &[&str]) -> Result<(), Invalid> {
         match self.modifiers.iter().find(|m| !words.contains(&m.as_str())) {
             Some(_) => self.unknown(),
@@ -103,12 +103,12 @@ impl Instruction {
         }
     }
 
-    /// The error for an instruction that is not implemented.
+    /// Returns the error for an instruction that is not implemented.
     pub fn unknown<T>(&self) -> Result<T, Invalid> {
         invalid("unknown instruction")
     }
 
-    /// The first of its types.
+    /// Returns the first of its types.
     pub fn kind(&self) -> Result<Type, Invalid> {
         match self.types.first() {
             Some(&kind) => Ok(kind),
@@ -116,13 +116,13 @@ impl Instruction {
         }
     }
 
-    /// The space that it names.
+    /// Returns its space.
     pub fn space(&self) -> Space {
         let named = self.modifiers.iter().find_map(|word| Space::of(word));
         named.unwrap_or(Space::Generic)
     }
 
-    /// How many operands there are, for instructions with few forms.
+    /// Checks the number of operands, for instructions with few forms.
     pub fn takes(&self, counts: &[usize]) -> Result<(), Invalid> {
         if counts.contains(&self.operands.len()) {
             return Ok(());
@@ -130,7 +130,7 @@ impl Instruction {
         invalid(format!("{} operands", self.operands.len()))
     }
 
-    /// The register that this operand is written to.
+    /// Returns the register that this operand is written to.
     pub fn destination(&self, operand: usize) -> Result<usize, Invalid> {
         match self.operands.get(operand) {
             Some(operand) => operand.destination(),
@@ -138,7 +138,7 @@ impl Instruction {
         }
     }
 
-    /// The register that this operand is read from.
+    /// Returns the register that this operand is read from.
     pub fn source(&self, operand: usize) -> Result<usize, Invalid> {
         match self.operands.get(operand) {
             Some(operand) => operand.source(),
@@ -146,7 +146,7 @@ impl Instruction {
         }
     }
 
-    /// Register and offset of this operand.
+    /// Returns register and offset of this operand.
     pub fn address(&self, operand: usize) -> Result<(usize, i64), Invalid> {
         match self.operands.get(operand) {
             Some(&Operand::Address(register, offset)) => Ok((register, offset)),
@@ -154,7 +154,7 @@ impl Instruction {
         }
     }
 
-    /// The registers that this operand is written to, a vector or one.
+    /// Returns the registers that this operand is written to, a vector or one.
     pub fn destinations(&self, operand: usize) -> Result<Vec<usize>, Invalid> {
         match self.operands.get(operand) {
             Some(Operand::Vector(all)) => all.iter().map(Operand::destination).collect(),
@@ -162,7 +162,7 @@ impl Instruction {
         }
     }
 
-    /// The registers that this operand is read from, a vector or one.
+    /// Returns the registers that this operand is read from, a vector or one.
     pub fn sources(&self, operand: usize) -> Result<Vec<usize>, Invalid> {
         match self.operands.get(operand) {
             Some(Operand::Vector(all)) => all.iter().map(Operand::source).collect(),
@@ -170,7 +170,7 @@ impl Instruction {
         }
     }
 
-    /// `d|p`: two registers to write; the second may be missing.
+    /// Returns the two registers to write of `d|p`, whose second part is optional.
     pub fn pair(&self, operand: usize) -> Result<[usize; 2], Invalid> {
         match *self.destinations(operand)?.as_slice() {
             [first] => Ok([first, SINK]),
@@ -179,7 +179,7 @@ impl Instruction {
         }
     }
 
-    /// Whether this operand is a vector.
+    /// Returns true if this operand is a vector.
     pub fn is_vector(&self, operand: usize) -> bool {
         matches!(self.operands.get(operand), Some(Operand::Vector(_)))
     }
@@ -231,7 +231,7 @@ impl Operand {
         Ok(Self::Value(names.value(text, expected)?))
     }
 
-    /// The operand after `[`.
+    /// Parses the text after `[`.
     fn memory(text: &str, names: &mut Names) -> Result<Self, Invalid> {
         let bad = || Invalid(format!("address `[{text}`"));
         let inside = text.strip_suffix(']').ok_or_else(bad)?.trim();

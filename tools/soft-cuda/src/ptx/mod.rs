@@ -1,6 +1,6 @@
-//! Reads the text of a PTX module: its variables, its kernels, and their instructions with operands
-//! that are numbers of registers. Everything that an instruction reads is a register: constants,
-//! addresses of symbols and special registers are registers that are filled before a block starts.
+//! Parses a PTX module: its variables, its kernels, and their instructions, whose operands become
+//! register numbers. Everything that an instruction reads is a register: constants, addresses of
+//! symbols and special registers are registers that are filled before a block starts.
 //!
 //! The language is that of the PTX ISA, <https://docs.nvidia.com/cuda/parallel-thread-execution/>;
 //! comments name its sections.
@@ -24,7 +24,7 @@ pub use names::Fill;
 pub use special::{Axis, Special};
 pub use types::Type;
 
-/// An error in the text of a module.
+/// Error in the text of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid(pub String);
 

@@ -7,7 +7,7 @@ use super::{Fill, Function, Invalid, Space, Variable, invalid};
 /// A translation unit (PTX ISA, "PTX Module Directives").
 #[derive(Clone, Debug, Default)]
 pub struct Module {
-    /// The first architecture of `.target`, as in `sm_90a`.
+    /// The first architecture of `.target`, for example `sm_90a`.
     pub target: String,
     /// Variables in global and constant memory, in the order of [`Fill::Global`].
     pub globals: Vec<Variable>,
@@ -16,10 +16,11 @@ pub struct Module {
 }
 
 impl Module {
-    /// Reads the text of a module.
+    /// Parses the text of a module.
     ///
     /// # Errors
-    /// For text that is no PTX, and for unknown declarations and operands.
+    ///
+    /// Fails for a text that is not PTX, and for unknown declarations and operands.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let text = without_comments(text);
         let mut rest = text.trim_start();
@@ -44,7 +45,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads the first item and returns the rest.
+    /// Parses the first item and returns the rest.
     fn item<'t>(&mut self, text: &'t str) -> Result<&'t str, Invalid> {
         let (line, after) = text.split_once('\n').unwrap_or((text, ""));
         let word = line.split_whitespace().next().unwrap_or("");
@@ -71,8 +72,8 @@ impl Reader {
         let declared_only = text[head.len()..].starts_with(';');
         if (has(".entry") || has(".func")) && !declared_only {
             let (head, body, after) = end_of_body(text)?;
-            // Calls are not implemented. A kernel that makes one is refused, so other functions do
-            // not matter.
+            // Calls are not implemented: a kernel with a call is refused, so other functions do not
+            // matter.
             if has(".entry") {
                 let function = Function::parse(head, body, &self.surroundings)?;
                 self.module.functions.push(function);
@@ -104,12 +105,12 @@ impl Reader {
     }
 }
 
-/// Up to the body, the initial value or the semicolon, whichever comes first.
+/// Returns the text up to the body, the initial value or the semicolon, whichever comes first.
 fn head(text: &str) -> &str {
     &text[..text.find(['{', ';', '=']).unwrap_or(text.len())]
 }
 
-/// The text before the first bracket, within it and after it.
+/// Returns the text before the first bracket, within it and after it.
 fn end_of_body(text: &str) -> Result<(&str, &str, &str), Invalid> {
     let open = text.find('{');
     let Some((open, close)) = open.and_then(|open| Some((open, matching(text, open)?))) else {

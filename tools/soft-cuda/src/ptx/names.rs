@@ -1,5 +1,5 @@
-//! The names within a function: registers, in scopes; labels; and the values of registers that are
-//! set before a block starts.
+//! Meaning of the names within a function: registers, in scopes; labels; and values that fill a
+//! register before a block starts.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use super::instruction::SINK;
 use super::text::{is_name, number, split};
 use super::{Invalid, Special, Type, invalid};
 
-/// The value of a register that no instruction writes.
+/// Value of a register that no instruction writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// These bits.
@@ -16,7 +16,7 @@ pub enum Fill {
     Parameter(usize),
     /// This offset in shared memory.
     Shared(usize),
-    /// The offset of the shared memory that the launch asks for.
+    /// The offset of the dynamic shared memory.
     DynamicShared,
     /// The address of this offset in the lane's local memory.
     Local(usize),
@@ -29,7 +29,7 @@ pub enum Fill {
 #[derive(Default)]
 struct Scope {
     registers: HashMap<String, usize>,
-    /// `%r<10>`: ten registers, which get numbers when they are first named.
+    /// `%r<10>`: ten registers, which get numbers on their first use.
     families: Vec<(String, u64)>,
 }
 
@@ -40,11 +40,11 @@ pub(super) struct Names {
     pub labels: HashMap<String, usize>,
     filled: HashMap<Key, usize>,
     pub fills: Vec<(usize, Fill)>,
-    /// How many registers there are.
+    /// Number of registers.
     pub registers: usize,
 }
 
-/// Fills that are equal share a register.
+/// Equal fills share a register.
 #[derive(PartialEq, Eq, Hash)]
 enum Key {
     Constant(u64),
@@ -107,7 +107,7 @@ impl Names {
         self.symbols.insert(name, fill);
     }
 
-    /// The declared register of this name.
+    /// Returns the declared register of this name.
     pub fn register(&mut self, name: &str) -> Option<usize> {
         for scope in self.scopes.iter_mut().rev() {
             if let Some(&register) = scope.registers.get(name) {
@@ -122,7 +122,7 @@ impl Names {
         None
     }
 
-    /// The register that holds a symbol's address, a special register or a constant.
+    /// Returns the register that holds a symbol's address, a special register or a constant.
     pub fn value(&mut self, text: &str, expected: Option<Type>) -> Result<usize, Invalid> {
         if let Some(&fill) = self.symbols.get(text) {
             return Ok(self.fill(Key::Named(text.to_owned()), fill));

@@ -3,7 +3,7 @@
 /// A dimension of a grid or a block.
 pub type Axis = usize;
 
-/// The value of a special register for a lane.
+/// Value of a special register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// `%tid`: the thread within the block.
@@ -30,14 +30,14 @@ pub enum Special {
     LanesAbove,
     /// `%lanemask_ge`
     LanesFrom,
-    /// `%dynamic_smem_size`: bytes of shared memory that the launch asks for.
+    /// `%dynamic_smem_size`: bytes of dynamic shared memory.
     DynamicShared,
-    /// The same value everywhere: a cluster is one block, clocks stand still.
+    /// A constant: a cluster is one block, clocks stand still.
     Always(u64),
 }
 
 impl Special {
-    /// The register of this name, with its `%`.
+    /// Returns the register of this name, which includes its `%`.
     pub fn of(name: &str) -> Option<Self> {
         if let Some((vector, axis)) = name.split_once('.') {
             let axis = ["x", "y", "z"].iter().position(|&of| of == axis)?;

@@ -1,4 +1,4 @@
-//! Whole modules, and the rest of them after an accident.
+//! Whole modules, and damaged ones.
 
 use super::*;
 use crate::machine::Kernel;

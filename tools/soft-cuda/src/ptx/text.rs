@@ -1,4 +1,4 @@
-//! The text of PTX without comments, cut into lists, numbers and statements.
+//! The text of PTX without comments, split into lists, numbers and statements.
 
 use super::Type;
 
@@ -6,15 +6,15 @@ use super::Type;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Statement {
     Label(String),
-    /// `{`, from which on names are new.
+    /// `{`, which opens a scope of names.
     Open,
     /// `}`
     Close,
-    /// A statement that ends with a semicolon.
+    /// Text that ends with a semicolon.
     Text(String),
 }
 
-/// The text with spaces for comments (PTX ISA, "Comments").
+/// Returns the text with comments replaced by spaces (PTX ISA, "Comments").
 pub(super) fn without_comments(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -32,13 +32,13 @@ pub(super) fn without_comments(text: &str) -> String {
     out
 }
 
-/// The start of the next comment.
+/// Returns the start of the next comment.
 fn comment(text: &str) -> Option<usize> {
     let mut slashes = text.match_indices('/').map(|(at, _)| at);
     slashes.find(|at| matches!(text.as_bytes().get(at + 1), Some(b'/' | b'*')))
 }
 
-/// The parts between commas outside of brackets.
+/// Splits at commas outside of brackets.
 pub(super) fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
     for (at, c) in text.char_indices() {
@@ -58,7 +58,7 @@ pub(super) fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// The bracket that closes the one at `open`.
+/// Returns the bracket that closes the one at `open`.
 pub(super) fn matching(text: &str, open: usize) -> Option<usize> {
     let mut depth = 0;
     for (at, c) in text[open..].char_indices() {
@@ -74,7 +74,7 @@ pub(super) fn matching(text: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// The bits of a constant where `expected` is wanted (PTX ISA, "Constants").
+/// Returns the bits of a constant for the `expected` type (PTX ISA, "Constants").
 pub(super) fn number(text: &str, expected: Option<Type>) -> Option<u64> {
     let text = text.trim();
     let (digits, negative) = text.strip_prefix('-').map_or((text, false), |t| (t, true));
@@ -101,7 +101,7 @@ fn unsigned(digits: &str) -> Option<u64> {
     }
 }
 
-/// Unlike the standard library's, without a sign.
+/// Unlike the standard library's, accepts no sign.
 fn radix(digits: &str, radix: u32) -> Option<u64> {
     if digits.starts_with(['+', '-']) {
         return None;
@@ -109,7 +109,7 @@ fn radix(digits: &str, radix: u32) -> Option<u64> {
     u64::from_str_radix(digits, radix).ok()
 }
 
-/// A number with a point, which is a double until it is used.
+/// Parses a number with a point, which is a double until it is used.
 fn decimal(text: &str) -> Option<f64> {
     let plain = text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('.');
     plain.then(|| text.parse().ok()).flatten()
@@ -122,13 +122,13 @@ fn float_bits(value: f64, expected: Option<Type>) -> u64 {
     }
 }
 
-/// Whether it can be the name of something (PTX ISA, "Identifiers").
+/// Returns true if it is a valid name (PTX ISA, "Identifiers").
 pub(super) fn is_name(text: &str) -> bool {
     let first = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '$' | '%');
     text.starts_with(first) && text.chars().all(|c| first(c) || c.is_ascii_digit())
 }
 
-/// The statements of a body without comments.
+/// Returns the statements of a body without comments.
 pub(super) fn statements(body: &str) -> Vec<Statement> {
     let lines: Vec<&str> = body.lines().filter(|line| !is_aside(line.trim())).collect();
     let mut cutter = Cutter::default();
@@ -140,7 +140,8 @@ pub(super) fn statements(body: &str) -> Vec<Statement> {
     cutter.statements
 }
 
-/// Source positions and hints for the compiler. Unlike statements, not all end with a semicolon.
+/// Returns true for directives about source lines and compilation. Unlike statements, not all end
+/// with a semicolon.
 fn is_aside(line: &str) -> bool {
     let word = line.split_whitespace().next().unwrap_or("");
     matches!(word, ".loc" | ".file" | ".pragma") || line.starts_with('#')
@@ -150,7 +151,7 @@ fn is_aside(line: &str) -> bool {
 struct Cutter {
     statements: Vec<Statement>,
     current: String,
-    /// Brackets that are open within the current statement.
+    /// Open brackets within the current statement.
     depth: usize,
 }
 

@@ -30,7 +30,7 @@ pub enum Type {
 use Type::*;
 
 impl Type {
-    /// The type that a word, without its dot, stands for.
+    /// Returns the type of a word without its dot.
     pub fn of(word: &str) -> Option<Self> {
         Some(match word {
             "pred" => Pred,
@@ -58,7 +58,7 @@ impl Type {
         })
     }
 
-    /// Bytes.
+    /// Returns its size in bytes.
     pub fn size(self) -> usize {
         match self {
             Pred | B8 | U8 | S8 => 1,
@@ -69,7 +69,7 @@ impl Type {
         }
     }
 
-    /// Whether it is one floating-point number or two.
+    /// Returns true for one floating-point number or two.
     pub fn is_float(self) -> bool {
         matches!(self, F16 | F16x2 | BF16 | BF16x2 | TF32 | F32 | F64)
     }

@@ -213,7 +213,7 @@ fn half_precision_pairs() {
     let text =
         "cvt.u16.u32 %h1, %r1; cvt.u16.u32 %h2, %r2; mul.bf16 %h3, %h1, %h2; cvt.u32.u16 %r3, %h3;";
     assert_eq!(of_two(text, brain(3.0), brain(-1.5)), brain(-4.5));
-    // 2048 + 1 is not a number of half precision, and is rounded to even.
+    // 2048 + 1 is no half-precision number, and is rounded to even.
     let text = text.replace("mul.bf16", "add.f16");
     let half = |n: f32| u32::from(f16::from_f32(n).to_bits());
     assert_eq!(of_two(&text, half(2048.0), half(1.0)), half(2048.0));

@@ -4,7 +4,7 @@ fn of(instruction: &str, a: u32) -> u32 {
     of_two(instruction, a, 0)
 }
 
-/// Through a register of 16 bits.
+/// Converts through a register of 16 bits.
 fn to_half(kind: &str, a: f32) -> u32 {
     let text = format!("cvt.{kind}.f32 %h1, %r1; cvt.u32.u16 %r3, %h1;");
     of(&text, a.to_bits())
@@ -12,7 +12,7 @@ fn to_half(kind: &str, a: f32) -> u32 {
 
 #[test]
 fn from_single_precision_to_half() {
-    // 1 + 2⁻¹¹ lies in the middle of two numbers of half precision.
+    // 1 + 2⁻¹¹ lies midway between two half-precision numbers.
     let middle = 1.0 + 1.0 / 2048.0;
     for (kind, a, expected) in [
         ("rn.f16", 1.0, 0x3c00),
@@ -86,7 +86,7 @@ fn from_whole_numbers() {
     assert_eq!(float("rp.f32.u32", 0x0100_0001), 16_777_218.0);
     assert_eq!(float("rz.f32.u32", 0x0100_0003), 16_777_218.0);
     let text = "cvt.rn.bf16.s32 %h1, %r1; cvt.u32.u16 %r3, %h1;";
-    // Rounded in two steps, it would be 0x4380.
+    // Rounding in two steps would give 0x4380.
     assert_eq!(of(text, 257), 0x4380);
     assert_eq!(of(text, 0x0101_0001), 0x4b81);
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::machine::{Count, Counts, Unit};
 
-/// Counts of the blocks of a grid; at most `most` of them are run.
+/// Counts the work of the blocks of a grid, of which at most `most` are run.
 fn counted(body: &str, blocks: u32, threads: u32, most: u64) -> Counts {
     let to = Buffer::new(4096).unwrap();
     let input = vec![0; 1024];
@@ -30,7 +30,7 @@ fn neighbours_share_sectors_and_strangers_do_not() {
     };
     assert_eq!(counts.of[&Unit::Load], loads);
     assert_eq!(counts.of[&Unit::Store].sectors, 4);
-    // Sectors 0 and 2 of the input are read by both loads.
+    // Both loads read sectors 0 and 2 of the input.
     assert_eq!((counts.read, counts.written), (4 + 32 - 2, 4));
 }
 

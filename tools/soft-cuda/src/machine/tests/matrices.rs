@@ -2,7 +2,7 @@ use half::{bf16, f16};
 
 use super::*;
 
-/// Small whole numbers, which no format rounds.
+/// Returns small integers, which no format rounds.
 fn matrix(rows: usize, columns: usize, seed: usize) -> Vec<f32> {
     let number = |n: usize| ((n * 7 + seed) % 11) as f32 - 5.0;
     (0..rows * columns).map(number).collect()
@@ -22,7 +22,7 @@ fn transposed(matrix: &[f32], columns: usize) -> Vec<f32> {
     (0..matrix.len()).map(at).collect()
 }
 
-/// Words of numbers of a format.
+/// Returns numbers in a format as words.
 fn words(numbers: &[f32], kind: &str) -> Vec<u32> {
     let halves = |bits: fn(f32) -> u16| {
         let pairs = numbers.chunks_exact(2);
@@ -116,7 +116,7 @@ fn wmma_of_every_shape_and_layout() {
     wmma([16, 16, 8], "tf32", "f32", true, true);
 }
 
-/// Row and column of register `r`, number `n`, of a lane, according to the manual.
+/// Returns row and column of register `r`, number `n`, of a lane by the manual.
 fn place_a(lane: usize, r: usize, n: usize, wide: bool) -> (usize, usize) {
     let (g, t) = (lane / 4, lane % 4);
     match (wide, r) {
@@ -140,7 +140,7 @@ fn place_b(lane: usize, r: usize, n: usize, wide: bool) -> (usize, usize) {
     }
 }
 
-/// `mma.sync` of registers that are loaded as the manual says.
+/// Tests `mma.sync` of registers loaded by the manual's layout.
 fn mma(k: usize, kind: &str, sum: &str) {
     let (a, b, c) = (matrix(16, k, 4), matrix(k, 8, 5), matrix(16, 8, 6));
     let wide = kind == "tf32";
@@ -203,7 +203,7 @@ fn mma_of_the_documented_layouts() {
 
 #[test]
 fn ldmatrix_feeds_mma() {
-    // A of 16 × 16 row after row, as four matrices; B of 16 × 8 row after row, as two that are
+    // A of 16 × 16, row-major, as four matrices; B of 16 × 8, row-major, as two that are
     // transposed.
     let (a, b) = (matrix(16, 16, 7), matrix(16, 8, 8));
     let body = "

@@ -1,4 +1,4 @@
-//! Kernels written by hand, run through the public interface.
+//! Handwritten kernels, run through the public interface.
 #![allow(unsafe_code)] // Launches.
 
 mod arithmetic;
@@ -15,8 +15,8 @@ mod warps;
 use super::{Buffer, FaultKind, Kernel, Launch, LaunchError};
 use crate::ptx::Module;
 
-/// The start of every body: `%d0` is the input's address and `%d1` the output's, `%r0` the thread
-/// of the block, `%d2` and `%d3` the addresses of its 32 bits of the input and the output.
+/// Prologue of every body: `%d0` is the input's address and `%d1` the output's, `%r0` the thread of
+/// the block, `%d2` and `%d3` the addresses of its 32 bits of the input and the output.
 const PROLOGUE: &str = "
     .reg .pred %p<20>; .reg .b16 %h<50>; .reg .b32 %r<150>; .reg .f32 %f<50>; .reg .b64 %d<50>;
     ld.param.u64 %d0, [in]; ld.param.u64 %d1, [out];
@@ -24,7 +24,7 @@ const PROLOGUE: &str = "
     mad.wide.u32 %d2, %r0, 4, %d0; mad.wide.u32 %d3, %r0, 4, %d1;
 ";
 
-/// A module with a kernel of this body.
+/// Returns a module with a kernel of this body.
 pub(super) fn source(body: &str) -> String {
     format!(
         ".version 8.0\n.target sm_90\n.address_size 64\n\
@@ -64,7 +64,7 @@ fn launch(
         .collect())
 }
 
-/// A launch of a body with 256 bytes of dynamic shared memory, as `then` takes it.
+/// Prepares a launch of a body with 256 bytes of dynamic shared memory, and passes it to `then`.
 fn prepared<T>(
     body: &str,
     grid: [u32; 3],
@@ -104,7 +104,7 @@ fn warp(body: &str, input: &[u32]) -> Vec<u32> {
     launch(body, [1; 3], [32, 1, 1], input, 32).unwrap()
 }
 
-/// The value of a PTX expression of two words: `%r1` and `%r2` into `%r3`.
+/// Evaluates PTX on two words: `%r1` and `%r2` into `%r3`.
 fn of_two(instructions: &str, a: u32, b: u32) -> u32 {
     let body = format!(
         "ld.global.u32 %r1, [%d0]; ld.global.u32 %r2, [%d0+4];
@@ -114,7 +114,7 @@ fn of_two(instructions: &str, a: u32, b: u32) -> u32 {
     launch(&body, [1; 3], [1; 3], &[a, b], 1).unwrap()[0]
 }
 
-/// As [`of_two`] for numbers of 64 bits: `%d11` and `%d12` into `%d13`.
+/// Does the same as [`of_two`] for numbers of 64 bits: `%d11` and `%d12` into `%d13`.
 fn of_two_wide(instructions: &str, a: u64, b: u64) -> u64 {
     let body = format!(
         "ld.global.v2.u64 {{%d11, %d12}}, [%d0];

@@ -1,7 +1,7 @@
 use super::*;
 use crate::machine::Other;
 
-/// Runs a body in two warps of each block and looks for races.
+/// Runs a body in two warps of each block and detects races.
 fn watched(body: &str, blocks: u32) -> Result<(), FaultKind> {
     let to = Buffer::new(4096).unwrap();
     let input = vec![0; 1024];
@@ -21,7 +21,7 @@ fn watched(body: &str, blocks: u32) -> Result<(), FaultKind> {
     }
 }
 
-/// That there is a race without a line of the body, and none with it.
+/// Checks that there is a race without a line of the body, and none with it.
 fn needs(line: &str, body: &str) {
     assert!(body.contains(line));
     assert_eq!(watched(body, 3), Ok(()), "{body}");
@@ -43,7 +43,7 @@ const WORDS: &str = "
 fn what_another_warp_wrote_is_read_behind_a_barrier() {
     let body = format!("{WORDS} st.shared.u32 [%r1], %r0; bar.sync 0; ld.shared.u32 %r3, [%r2];");
     needs("bar.sync 0;", &body);
-    // A barrier of its own warp is not enough.
+    // The barrier of its own warp is not enough.
     needs("bar.sync 0;", &format!("{body} bar.warp.sync -1;"));
     let by_parts = body.replacen("st.shared.u32 [%r1], %r0;", "st.shared.u16 [%r1], %h1;", 1);
     needs("bar.sync 0;", &by_parts);
@@ -103,7 +103,7 @@ fn copies_are_waited_for_and_then_shared_behind_a_barrier() {
     );
     needs("bar.sync 0;", &body);
     needs("cp.async.wait_group 0;", &body);
-    // Even for what a thread has copied itself.
+    // Even for a thread's own copies.
     needs(
         "cp.async.wait_group 0;",
         &body.replacen("[%r2]", "[%r1]", 1),
@@ -150,7 +150,7 @@ fn blocks_race_whatever_barriers_they_have() {
             false
         }
     };
-    // Each thread its own word, the same of each block.
+    // Each thread accesses its own word, the same in each block.
     let write = "st.global.u32 [%d3], %r0; bar.sync 0;";
     assert_eq!(watched(write, 1), Ok(()));
     assert!(between_blocks(write, 2));

@@ -7,8 +7,8 @@ const N: usize = 96;
 const K: usize = 16;
 const M: usize = 64;
 
-/// How a factor lies in shared memory: vectors that a swizzle exchanges, and whether rows lie along
-/// it.
+/// Layout of a factor in shared memory: the vectors permuted by a swizzle, and whether rows lie
+/// along it.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     swizzled: usize,
@@ -16,10 +16,10 @@ struct Layout {
 }
 
 impl Layout {
-    /// Bytes between what the manual calls the leading and the stride dimension.
+    /// Returns the bytes of the manual's leading and stride dimension.
     fn offsets(self, count: usize) -> [usize; 2] {
         match (self.swizzled, self.across) {
-            // A column of cores of 8 by 8 after the other.
+            // One column of cores of 8 by 8 after the other.
             (1, _) => [count * 16, 128],
             // Eight rows, then the next eight.
             (n, false) => [16, 8 * 16 * n],
@@ -28,7 +28,7 @@ impl Layout {
         }
     }
 
-    /// The place of number `k` of row `mn`, in bytes.
+    /// Returns the place of number `k` of row `mn` in bytes.
     fn place(self, mn: usize, k: usize, count: usize) -> usize {
         let [leading, stride] = self.offsets(count);
         let wide = 8 * self.swizzled;
@@ -62,7 +62,7 @@ impl Layout {
         field(start, 0) | field(leading, 16) | field(stride, 32) | mode << 62
     }
 
-    /// The words of shared memory.
+    /// Returns the words of shared memory.
     fn lay(self, matrix: &[f32], count: usize) -> Vec<u32> {
         let mut bytes = vec![0u8; self.bytes(count)];
         for mn in 0..count {
@@ -77,14 +77,14 @@ impl Layout {
     }
 }
 
-/// Small whole numbers, row after row.
+/// Returns small integers, row by row.
 fn matrix(count: usize, seed: usize) -> Vec<f32> {
     let number = |n: usize| ((n * 7 + n / 16 * 3 + seed) % 11) as f32 - 5.0;
     (0..count * K).map(number).collect()
 }
 
-/// A kernel of four warps that copies factors to shared memory as they lie in the input, multiplies
-/// them twice and writes the sums, as threads have them.
+/// Returns a kernel of four warps that copies factors to shared memory in the layout of the input,
+/// multiplies them twice and writes the sums in the layout of the threads.
 fn body(a: Layout, b: Layout) -> (String, Vec<u32>) {
     let words = [a.lay(&matrix(M, 1), M), b.lay(&matrix(N, 2), N)];
     let start_b = (words[0].len() * 4).next_multiple_of(1024);
@@ -166,7 +166,8 @@ fn run(body: &str, input: &[u32]) -> Result<Vec<f32>, FaultKind> {
     Ok(words.iter().map(|word| f32::from_le_bytes(*word)).collect())
 }
 
-/// Twice the product, as threads have it ("Register Fragments for wgmma.mma_async.m64nNk16").
+/// Returns twice the product in the layout of the threads ("Register Fragments for
+/// wgmma.mma_async.m64nNk16").
 fn expected() -> Vec<f32> {
     let (a, b) = (matrix(M, 1), matrix(N, 2));
     let of_thread = |thread: usize, r: usize| {
@@ -193,7 +194,7 @@ fn products_of_every_layout() {
     }
 }
 
-/// The fault of a kernel without this line.
+/// Returns the failure of a kernel without a line.
 fn without(line: &str) -> Result<bool, FaultKind> {
     let (body, input) = body(PLAIN, PLAIN);
     assert!(body.contains(line));
@@ -227,7 +228,7 @@ fn what_is_not_known_is_refused() {
     let (body, input) = body(PLAIN, PLAIN);
     let negative = body.replacen("%p1, 1, 1", "%p1, -1, 1", 1);
     assert_eq!(run(&negative, &input), Err(FaultKind::Descriptor));
-    // A base offset.
+    // With a base offset.
     let shifted = body.replacen(
         "setp.eq.u32 %p1",
         "or.b64 %d10, %d10, 562949953421312; setp.eq.u32 %p1",

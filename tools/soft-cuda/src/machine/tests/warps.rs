@@ -1,6 +1,6 @@
 use super::*;
 
-/// The manual's pseudo code, word for word.
+/// The manual's pseudocode, word for word.
 fn shuffled(mode: &str, lane: u32, b: u32, c: u32) -> (u32, bool) {
     let (b, clamp, segment) = (b & 31, c & 31, c >> 8 & 31);
     let max = (lane & segment) | (clamp & !segment);

@@ -1,15 +1,15 @@
-//! Every collective, against plain arithmetic.
+//! Every collective, compared with plain arithmetic.
 
 use super::*;
 
 const OPERATIONS: std::ops::Range<c_int> = 0..5;
 
-/// Small enough that products of four are exact in every type.
+/// Returns numbers small enough that products of four are exact in every type.
 fn element(rank: usize, i: usize) -> i64 {
     ((rank * 5 + i * 3) % 7) as i64 - 3
 }
 
-/// The result of all ranks at a place. The mean of integers truncates.
+/// Returns the reduction over all ranks at a place. The mean of integers truncates.
 fn joined<T: Mean>(operation: c_int, size: usize, i: usize) -> T {
     let all = (0..size).map(|rank| element(rank, i));
     match operation {
@@ -49,12 +49,12 @@ impl Mean for i64 {
     }
 }
 
-/// The `count` elements of a rank.
+/// Returns the `count` elements of a rank.
 fn own<T: Element>(rank: usize, count: usize) -> Vec<T> {
     (0..count).map(|i| T::of(element(rank, i))).collect()
 }
 
-/// Reductions with a result of each rank, or of one.
+/// Tests reductions with a result on each rank, or on one.
 fn reductions<T: Mean>(rank: &Rank, count: usize, operation: c_int) {
     let (comm, stream, kind) = (rank.comm, rank.stream, T::NUMBER);
     let expected: Vec<T> = (0..count * rank.size)
@@ -65,8 +65,8 @@ fn reductions<T: Mean>(rank: &Rank, count: usize, operation: c_int) {
     let (out, root) = (upload(&mine), rank.size - 1);
     let part = rank.rank * count;
     let place = two + (part * size_of::<T>()) as u64;
-    // All are enqueued before the first is waited for. Only the first is not in place.
-    // SAFETY: there are no pointers that are followed unchecked.
+    // All are enqueued before the first is waited for. Only the first is not in place. SAFETY: no
+    // pointers are dereferenced unchecked.
     unsafe {
         let all = mine.len();
         assert_eq!(
@@ -99,7 +99,7 @@ fn reductions<T: Mean>(rank: &Rank, count: usize, operation: c_int) {
     assert_eq!(reduced, if rank.rank == root { expected } else { mine });
 }
 
-/// Collectives that only copy.
+/// Tests collectives that only copy.
 fn copies<T: Element>(rank: &Rank, count: usize) {
     let (comm, stream, kind) = (rank.comm, rank.stream, T::NUMBER);
     let mine = own::<T>(rank.rank, count);
@@ -109,7 +109,7 @@ fn copies<T: Element>(rank: &Rank, count: usize) {
     let (gathered, in_place) = (upload(&nothing), upload(&nothing));
     let place = in_place + (rank.rank * count * size_of::<T>()) as u64;
     let root = (rank.size / 2) as c_int;
-    // SAFETY: there are no pointers that are followed unchecked.
+    // SAFETY: no pointers are dereferenced unchecked.
     unsafe {
         assert_eq!(cuMemcpyDtoD_v2(place, from, count * size_of::<T>()), 0);
         assert_eq!(ncclAllGather(from, gathered, count, kind, comm, stream), 0);
@@ -176,7 +176,7 @@ fn more_than_a_slot_holds() {
 fn integers_wrap() {
     world(10, 2, |rank| {
         let memory = upload(&[i64::MAX, i64::MIN]);
-        // SAFETY: there are no pointers that are followed unchecked.
+        // SAFETY: no pointers are dereferenced unchecked.
         let code = unsafe { ncclAllReduce(memory, memory, 2, 4, 0, rank.comm, rank.stream) };
         assert_eq!(code, 0);
         assert_eq!(download::<i64>(memory, 2, rank.stream), [-2, 0]);

@@ -1,4 +1,4 @@
-//! Ranks that are missing, that abort, and that say what makes no sense.
+//! Ranks that are missing, that abort, and that pass invalid arguments.
 
 use std::ffi::CStr;
 use std::sync::Barrier;
@@ -16,7 +16,7 @@ const INVALID_ARGUMENT: c_int = 4;
 const INVALID_USAGE: c_int = 5;
 const REMOTE: c_int = 6;
 
-/// Waits for what other threads bring about.
+/// Waits for an effect of other threads.
 fn until(what: impl Fn() -> bool) {
     let begin = Instant::now();
     while !what() {
@@ -40,8 +40,7 @@ fn a_stream_is_not_ready_while_a_rank_is_missing() {
         if rank.rank == 0 {
             thread::sleep(Duration::from_millis(20));
             assert_eq!(rank.query(), NOT_READY);
-            // Another stream has nothing to do.
-            // SAFETY: there are no pointers.
+            // Another stream has no work. SAFETY: there are no pointers.
             assert_eq!(unsafe { cuStreamSynchronize(0) }, 0);
             seen.wait();
         }
@@ -78,12 +77,12 @@ fn an_abort_is_an_error_of_the_others() {
             assert_eq!((rank.abort(), rank.error()), (4, Err(4)));
             return;
         }
-        // It may be that the other is faster.
+        // The other rank may be faster.
         let enqueued = rank.sum(memory, memory, 4);
         assert!([0, REMOTE].contains(&enqueued));
         until(|| rank.error() == Ok(REMOTE));
         if enqueued == 0 {
-            // Does not wait for ever.
+            // Must not wait for ever.
             assert_eq!((rank.synchronize(), rank.query()), (0, NOT_READY));
         }
         assert_eq!(rank.sum(memory, memory, 4), REMOTE);

@@ -1,5 +1,5 @@
-//! The C functions, as a program calls them, with ranks that are threads. Tests share
-//! devices; who waits for all streams of one has it alone.
+//! The C functions from a program's side, with ranks that are threads. Tests share devices; a test
+//! that waits for all streams of one has it alone.
 #![allow(unsafe_code)] // Calls C functions.
 
 mod collectives;
@@ -15,7 +15,7 @@ use super::shared::Id;
 use super::*;
 use crate::driver::*;
 
-/// The result of a call, or its code.
+/// Returns the result of a call, or its code.
 fn get<T>(call: impl FnOnce(Out<T>) -> c_int) -> Result<T, c_int> {
     let mut out = MaybeUninit::uninit();
     match call(Some(&mut out)) {
@@ -30,7 +30,7 @@ fn unique_id() -> Id {
     get(|out| unsafe { ncclGetUniqueId(out) }).unwrap()
 }
 
-/// Makes this thread work with a device.
+/// Makes a device current for this thread.
 fn start(device: c_int) {
     // SAFETY: pointers are of this function.
     unsafe {
@@ -103,12 +103,12 @@ impl Rank {
     }
 
     fn sum(&self, from: u64, to: u64, count: usize) -> c_int {
-        // SAFETY: there are no pointers that are followed unchecked.
+        // SAFETY: no pointers are dereferenced unchecked.
         unsafe { ncclAllReduce(from, to, count, f32::NUMBER, 0, self.comm, self.stream) }
     }
 }
 
-/// An element that tests calculate with.
+/// Element type of the tests' arithmetic.
 trait Element: Copy + PartialEq + std::fmt::Debug {
     const NUMBER: c_int;
     fn of(number: i64) -> Self;
@@ -142,10 +142,10 @@ impl Element for i64 {
     }
 }
 
-/// Device memory with these elements.
+/// Allocates device memory with these elements.
 fn upload<T: Element>(elements: &[T]) -> u64 {
     let bytes = size_of_val(elements);
-    // SAFETY: pointers are of this function, and that many bytes exist.
+    // SAFETY: pointers are of this function, and there are this many bytes.
     unsafe {
         let address = get(|out| cuMemAlloc_v2(out, bytes.max(1))).unwrap();
         let from = elements.as_ptr().cast();
@@ -154,11 +154,11 @@ fn upload<T: Element>(elements: &[T]) -> u64 {
     }
 }
 
-/// Copies device memory when a stream is done, and frees it.
+/// Returns the content of device memory after a stream's work, and frees it.
 fn download<T: Element>(address: u64, count: usize, stream: Handle) -> Vec<T> {
     let mut elements = vec![T::of(0); count];
     let to = elements.as_mut_ptr().cast();
-    // SAFETY: there is room for that many bytes.
+    // SAFETY: there is room for this many bytes.
     unsafe {
         let bytes = count * size_of::<T>();
         assert_eq!(cuMemcpyDtoHAsync_v2(to, address, bytes, stream), 0);
