@@ -94,7 +94,7 @@ pub enum CollectiveError {
         peer: usize,
         /// The timeout, in seconds.
         seconds: u64,
-        /// The ranks that are late, as far as the control connections tell.
+        /// The late ranks, according to the control connections.
         verdict: String,
     },
     /// A rank died or gave up.

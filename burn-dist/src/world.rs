@@ -116,7 +116,7 @@ pub struct World {
     pub(crate) from_launcher: FromLauncher,
 }
 
-/// Facts that the launcher leaves to the group that connects later.
+/// Facts from the launcher for the group that is connected later.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FromLauncher {
     /// The variable that names the visible accelerators, and how many it names.

@@ -20,7 +20,7 @@ use burn_dist::{GroupOptions, ProcessGroup, TransportKind};
 use rustix::process::{Pid, Signal, kill_process};
 use suite::{Cluster, Order, Outcome, Ranks};
 
-/// What rank 0 prints when all ranks have passed everything.
+/// Rank 0's message when all ranks have passed everything.
 const PASSED: &str = "  all passed";
 
 /// Ranks in a world of two nodes where all are tested, and in one where two on each are.
@@ -163,7 +163,7 @@ fn be_a_rank(world: &World) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// This process's rank among those that MPI started.
+/// This process's rank under MPI.
 struct Mpi<'a> {
     world: &'a World,
     /// Still works after the group under test was broken on purpose.

@@ -67,7 +67,7 @@ impl Lock {
     }
 }
 
-/// Whether a file is the one that currently has this name, as far as the system can tell.
+/// Whether a file is the one that currently has this name, according to the system.
 fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {

@@ -194,7 +194,7 @@ mod tests {
         allow(folder.path(), 0o755);
     }
 
-    /// Whoever can write to the folder could make the GPU run their code.
+    /// A user who can write to the folder could make the GPU run their code.
     #[test]
     fn a_folder_that_others_can_write_gives_nothing_and_takes_nothing() {
         use std::os::unix::fs::PermissionsExt;

@@ -54,7 +54,7 @@ impl Use {
         }
     }
 
-    /// The receiver of the gradient, if it still exists.
+    /// Returns the destination of the gradient, if it still exists.
     pub(super) fn sink(&self) -> Option<Arc<dyn GradientSink>> {
         self.sink.upgrade()
     }

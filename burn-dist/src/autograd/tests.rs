@@ -368,8 +368,8 @@ fn parameters_from_elsewhere_are_fetched_again_in_backward_and_not_kept() {
     assert_eq!(source.take_reads(), [0, 1, 2, 3, 4, 5, 6, 7]);
     let expected = gradients(&plain, expected_loss);
     drop(loss.backward());
-    // The gradient of a block's input needs the block's weight. Nobody needs the gradient of the
-    // stem's input, and no gradient needs a bias.
+    // The gradient of a block's input needs the block's weight. The gradient of the stem's input is
+    // not needed, and no gradient needs a bias.
     assert_eq!(source.take_reads(), [6, 4, 2]);
     let collected = sink.collected.lock().unwrap();
     assert_eq!(collected.len(), expected.len());

@@ -139,7 +139,7 @@ pub(super) fn remove_failed(
 }
 
 /// Removes folders with the hidden prefix if `meant` returns true for the rest of the name. Returns
-/// the errors: on NFS a folder stays while somebody has one of its files open.
+/// the errors: on NFS a folder stays while a process has one of its files open.
 fn remove_hidden(
     folder: &Path,
     meant: impl Fn(&str) -> bool,

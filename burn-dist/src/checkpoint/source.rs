@@ -16,7 +16,7 @@ const MOST_OPEN: usize = 64;
 
 /// An open checkpoint, read tensor by tensor or in parts.
 ///
-/// A rank never holds more than it asks for.
+/// A rank never holds more than it requests.
 #[derive(Debug)]
 pub struct Source {
     folder: PathBuf,

@@ -47,7 +47,7 @@ impl MemoryShortage {
     }
 }
 
-/// Bytes of memory of a CUDA device, by its index among the devices that this process sees.
+/// Bytes of memory of a CUDA device, by its index in this process's visible devices.
 ///
 /// `None` if the device does not exist or the build has no CUDA.
 pub fn device_memory(cuda: usize) -> Option<u64> {

@@ -201,7 +201,7 @@ impl Poison {
         }
     }
 
-    /// The fault of this rank or, as far as known, of another rank.
+    /// The error of this rank or, if known, of another rank.
     pub fn fault(&self) -> Option<String> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         let theirs = || self.store.as_ref()?.faults().get();

@@ -1,4 +1,4 @@
-//! Facts that ranks exchange before they connect: location and algorithm.
+//! Facts that ranks exchange before they connect: their location and their algorithm.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,9 +16,9 @@ pub(super) struct Locality {
     /// CPUs that the rank may use, on the machine that runs one kernel.
     pub processors: Processors,
     machine: Digest,
-    /// The part of that machine where it can map the memory of others, such as a container.
+    /// The part of the machine in which it can map the memory of others, for example a container.
     host: Digest,
-    /// The part of the machine that it treats as its host, if options ask for that.
+    /// The part of the machine that it treats as its host, if the options say so.
     part: Option<u64>,
 }
 
@@ -49,8 +49,7 @@ impl Locality {
         self.algorithm == algorithm as u8
     }
 
-    /// The host. Ranks with the same host can map each other's memory, as far as is known
-    /// beforehand.
+    /// The host. Ranks with the same host can probably map each other's memory.
     pub fn host(&self) -> Vec<u8> {
         let part = self.part.map(u64::to_le_bytes);
         [&self.host[..], part.as_ref().map_or(&[], |part| &part[..])].concat()
@@ -68,7 +67,7 @@ fn boot() -> Vec<u8> {
     id.unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec())
 }
 
-/// Properties that two processes must share to map each other's memory.
+/// Returns facts that two processes must share to map each other's memory.
 fn identity() -> [Vec<u8>; 5] {
     let namespace = |name: &str| {
         let link = std::fs::read_link(format!("/proc/self/ns/{name}"));

@@ -3,7 +3,7 @@
 use crate::wire::Secret;
 use crate::world::Master;
 
-/// First port of the store's range, below the range that Linux gives to outgoing connections.
+/// First port of the store's range, below Linux's range for outgoing connections.
 const FIRST_PORT: u16 = 16_384;
 const NUMBER_OF_PORTS: u16 = 16_384;
 /// Number of ports to try: another program or run may use the first ones.

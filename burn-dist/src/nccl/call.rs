@@ -81,7 +81,7 @@ impl Inside {
         inside.as_ref().is_some_and(|call| call.given_up.is_some())
     }
 
-    /// Whether the thread is in a call that will not return, as far as is known without its group.
+    /// Whether the thread is in a call that will not return, without asking its group.
     pub fn is_lost(&self) -> bool {
         let mut inside = self.lock();
         let is_over = |call: &mut OngoingCall| {

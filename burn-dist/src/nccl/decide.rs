@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::backend::cuda::nccl::version_words;
 
-/// NCCL, CUDA and device of a rank.
+/// Devices and libraries of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NcclOffer {
     /// A name that no other device has; `None` if it is not a CUDA device.

@@ -390,7 +390,7 @@ fn a_wait_inside_of_nccl_ends_at_the_time_out() {
     let failures = [Failure::Connects(2), Failure::Hang(2)];
     let (messages, took) = ranks_with_a_stuck_one(&failures, |_, nccl| {
         sum(&nccl, vec![1.0])?;
-        // Nobody waits for it: the end of the communicator must not, either.
+        // No thread waits for it, so the end of the communicator must not wait, either.
         let call = (Kind::AllReduce, Some(ReduceOp::Sum));
         let second = nccl.start(elements(call, DType::F32, 1), FakeMemory::of(vec![1.0]));
         drop(nccl);

@@ -38,7 +38,7 @@ pub(super) struct Description {
     device: String,
     options: String,
     entries: Vec<Entry>,
-    /// The optimizer and learning-rate factor of each trainable parameter.
+    /// The optimizer of each trainable parameter, and its learning-rate factor.
     steps: Vec<(String, f64)>,
 }
 

@@ -85,7 +85,7 @@ impl Ema {
         (1.0 - decay) as f32
     }
 
-    /// Adds the new flat values of several parameters, as far as this rank owns them.
+    /// Adds the new flat values of several parameters, for the parts that this rank owns.
     pub(super) fn update(
         &mut self,
         reducer: &Reducer,

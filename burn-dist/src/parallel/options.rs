@@ -13,7 +13,7 @@ use crate::bucket::{BucketSizes, KeptGradients};
 use crate::named::named;
 use crate::precision::{LossScaleOptions, Precision};
 
-/// The state that ranks share and that each rank keeps.
+/// Division of the training state among ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Strategy {
@@ -150,7 +150,7 @@ pub struct UnknownRanks {
 /// Options of [`Parallel`](super::Parallel), the same on every rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParallelOptions {
-    /// The state that ranks share and that each rank keeps.
+    /// Division of the training state among ranks.
     pub strategy: Strategy,
     /// The ranks over which the strategy shards.
     pub shard_within: ShardWithin,

@@ -160,7 +160,7 @@ fn host_at(
     StoreServer::on(listener, world.size(), secret.clone())
 }
 
-/// Whether ranks may be on other machines, as far as is known.
+/// Whether ranks may be on other machines.
 fn may_span_nodes(world: &World, master: &Master) -> bool {
     world.nodes() > 1 || (world.assumes_local_size() && master.loopback().is_none())
 }

@@ -19,7 +19,7 @@ const BURST: Duration = Duration::from_millis(200);
 /// How long ranks wait for a rank that has never connected before the store reports it.
 pub(crate) const SAYS_WHO_IS_MISSING: Duration = Duration::from_secs(10);
 
-/// Longest wait that a rank can ask for. Keeps times far from overflow.
+/// Longest wait that a rank can request. Keeps times far from overflow.
 const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// All ranks of the run.
@@ -31,8 +31,8 @@ pub(crate) struct Roster {
     surveys: Vec<Survey>,
     queries: u64,
     first_fault: Option<Fault>,
-    /// The rank that made an exchange fail, unless there was a fault before. The reports of the
-    /// waiting ranks come later.
+    /// The rank that made an exchange fail, unless there was a fault before. The waiting ranks
+    /// report it later.
     missed: Option<Fault>,
     /// The ranks' own reports of their failures.
     aborts: BTreeMap<usize, String>,

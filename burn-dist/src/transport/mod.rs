@@ -16,7 +16,7 @@ pub use watch::{Interrupt, Watch};
 
 use std::time::Duration;
 
-/// The events that end a rank's wait.
+/// The peers that a rank waits for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Interest {
     /// Room to send to this rank.

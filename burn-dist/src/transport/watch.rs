@@ -136,7 +136,7 @@ impl Watch {
         self.slice_at(Instant::now(), peer)
     }
 
-    /// Notes that bytes have moved: the bytes that a peer sent before it left still arrive.
+    /// Notes that bytes have moved: bytes sent by a peer before it left still arrive.
     pub fn moved(&self) {
         self.clock.farewell.set(None);
     }

@@ -64,7 +64,7 @@ impl Tags {
         for part in frame {
             hasher.update(part);
         }
-        // Nobody sends 2^64 frames. Two with the same number would break the guarantee.
+        // 2^64 frames are out of reach. Two with the same number would break the guarantee.
         self.count = self.count.wrapping_add(1);
         hasher.finalize()
     }

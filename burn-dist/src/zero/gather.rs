@@ -149,7 +149,7 @@ impl ShardedParameters {
             pieces
         };
         let own = swap(pieces);
-        // Training must not continue with the lent pieces if somebody catches a panic.
+        // Training must not continue with the lent pieces if a panic is caught.
         let result = catch_unwind(AssertUnwindSafe(then));
         drop(swap(own));
         result.unwrap_or_else(|panic| resume_unwind(panic))

@@ -108,7 +108,7 @@ impl Downloader {
             let part = dir.join(part_name(file.name, lock.is_held()));
             let fetched = self.fetch_one(&agent, file, dir, &part);
             if !lock.is_held() {
-                // Nobody else knows this file. After a success it is gone.
+                // No other process knows this file. After a success it is gone.
                 let _ = fs::remove_file(&part);
             }
             if let Err(reasons) = fetched? {

@@ -333,7 +333,8 @@ mod tests {
             (NAME, "elsewhere", young, false, false),
             (NAME, "elsewhere", [10, 5000], false, false),
             (NAME, "elsewhere", old, true, true),
-            // Of another archive, or of this one before it was replaced: under another lock.
+            // They belong to another archive, or to this one before it was replaced, and have
+            // another lock.
             (other_key, &*here, young, false, false),
             (other_key, &*here, old, true, true),
             ("set-binary", &*here, old, false, false),

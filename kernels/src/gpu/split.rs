@@ -1,9 +1,10 @@
-//! Numbers in f32 as the sum of two bf16 numbers, for tensor cores. The first is the number
-//! rounded, the second the remainder rounded. A product uses the three largest of the four partial
-//! products. So 16 bits of the mantissa count; f32 has 24, bf16 8 and TF32 11.
+//! Products of f32 numbers on tensor cores. Each number is split into the sum of two in bf16: the
+//! first is the number rounded, the second the remainder, rounded. Three of the four products of
+//! two sums are large, and only these are computed, so that 16 bits of a number count; f32 has 24,
+//! bf16 8 and TF32 11.
 //!
-//! Henry, Tang and Heinecke 2019, <https://arxiv.org/abs/1904.06376>; JAX's `BF16_BF16_F32_X3`; one
-//! of the two choices of PyTorch for `float32_matmul_precision` "high". Infinity becomes NaN, which
+//! Henry, Tang and Heinecke 2019, <https://arxiv.org/abs/1904.06376>; JAX's `BF16_BF16_F32_X3`, and
+//! one of the two modes of PyTorch's `float32_matmul_precision` "high". Infinity becomes NaN, which
 //! is not finite either.
 
 use burn::backend::cubecl::dtype_to_storage_type;

@@ -41,7 +41,7 @@ fn gpu_gelu_is_that_of_the_definition() {
                 ..CASE
             };
             let mut inputs = case.inputs();
-            // Where Φ is 0 or 1.
+            // Values where Φ is 0 or 1.
             inputs
                 .x
                 .iter_mut()

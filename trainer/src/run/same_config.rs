@@ -1,7 +1,5 @@
-//! Checks that all ranks have the same configuration.
-//!
-//! An old file on one node, or a `--set` that only one task got, would train something that nobody
-//! asked for.
+//! Checks that all ranks have the same configuration. An old file on one node, or a `--set` that
+//! only one task got, would train something unintended.
 
 use burn_dist::ProcessGroup;
 use toml::{Table, Value};

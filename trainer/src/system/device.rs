@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::error::TrainError;
 use crate::system::free_memory;
 
-/// Opens the configured device.
+/// Returns the device that the configuration selects.
 pub(crate) fn choose(config: &Config, world: &World) -> Result<ChosenDevice, TrainError> {
     Ok(world.choose_device(config.train.device)?)
 }

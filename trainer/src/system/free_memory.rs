@@ -89,7 +89,7 @@ fn left_in_groups(proc: &Path, cgroups: &Path) -> Option<u64> {
 }
 
 impl Files {
-    /// Memory left in a cgroup with a limit.
+    /// Memory that a group with a limit has left.
     fn left(&self, group: &Path) -> Option<u64> {
         let number = |name: &str| -> Option<u64> {
             let text = fs::read_to_string(group.join(name)).ok()?;

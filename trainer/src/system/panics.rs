@@ -126,7 +126,7 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
         if let Some(work) = take(&of_thread) {
             work();
         }
-        // The caller may have stopped waiting.
+        // The receiver is gone if it took too long.
         let _ = sender.send(());
     });
     if started.is_ok() {

@@ -225,7 +225,7 @@ impl Drop for Waiting {
     }
 }
 
-/// The reason for the training to end, if requested.
+/// The request to end the training, if any.
 pub fn request() -> Option<&'static str> {
     match REQUESTED.load(Ordering::SeqCst) {
         0 => None,

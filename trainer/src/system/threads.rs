@@ -58,12 +58,12 @@ pub fn start_pool(ranks: usize, of_launcher: Option<usize>, warns: bool) -> io::
     built(builder)
 }
 
-/// Limits rayon's pool to the CPUs of this process if `RAYON_NUM_THREADS` is higher.
+/// Limits rayon's pool to the CPUs of this process if `RAYON_NUM_THREADS` is larger.
 ///
 /// Does nothing if the pool has been started.
 ///
 /// # Errors
-/// Fails if the system does not allow the threads.
+/// Fails if the system does not let this process start the threads.
 pub fn bound_pool() -> io::Result<()> {
     let Ok(text) = env::var(VARIABLE) else {
         return Ok(());

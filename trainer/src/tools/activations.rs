@@ -17,8 +17,8 @@ use crate::system::memory::{peak_bytes, reset_peak, resident_bytes};
 use crate::train::optimizer;
 use crate::train::parallel_options;
 
-/// Maximum floating-point operations of a measurement, a few seconds of a CPU. For a larger
-/// micro-batch, a part is computed and the result multiplied.
+/// Largest number of floating-point operations for this, a few seconds on a CPU. For larger
+/// micro-batches a part is computed and scaled up.
 const MOST_FLOPS: u64 = 500_000_000_000;
 
 /// Two passes, since the second cannot always reuse the memory that the first freed.

@@ -136,7 +136,7 @@ impl Ranks {
         self.list.get(rank).is_some_and(|rank| rank.hurried)
     }
 
-    /// How the ranks ended, as far as they have.
+    /// Returns the exits of the ranks that have ended.
     pub(super) fn exits(&self) -> Vec<RankExit> {
         self.list.iter().filter_map(|rank| rank.exit).collect()
     }
@@ -152,7 +152,7 @@ impl Ranks {
         self.unwritten.clone()
     }
 
-    /// Output of ranks that have ended, as far as it is not passed on yet.
+    /// Output of ended ranks that has not been passed on yet.
     pub(super) fn last_output(&self) -> LastOutput<'_> {
         LastOutput::of(&self.readers, &self.unwritten)
     }

@@ -42,7 +42,7 @@ const STEPS_WITHOUT_SRUN: [&str; 3] = ["4294967290", "4294967291", "4294967292"]
 pub(super) const STEP_NUM_TASKS: &str = "SLURM_STEP_NUM_TASKS";
 pub(super) const LOCALID: &str = "SLURM_LOCALID";
 
-/// One task of a job step, as far as its variables tell.
+/// One task of a job step, as described by its variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     job: usize,

@@ -434,7 +434,7 @@ fn torchrun_under_srun_is_the_nearest_launcher() {
         (world.launch(), world.rank(), world.size()),
         (Launch::Torchrun, 5, 8)
     );
-    // Without torchrun's own mark somebody exported them, and they contradict Slurm.
+    // Without torchrun's own mark they were exported by a user, and contradict Slurm.
     let error = parse(&torchrun[..6]).unwrap_err().to_string();
     assert!(
         error.contains("rank 5 of 8") && error.contains("rank 3 of 4"),

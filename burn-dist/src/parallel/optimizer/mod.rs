@@ -41,7 +41,7 @@ pub struct ParameterOptimizer {
     pub(super) optimizer: Arc<dyn DynOptimizer>,
     /// In the order in which they were added.
     pub(super) groups: Vec<ParameterGroup>,
-    /// Whether the configuration asks for Burn's clipping of single tensors.
+    /// Whether the configuration sets Burn's clipping of single tensors.
     pub(super) clips_each_parameter: bool,
     /// Whether it can step any part of a parameter by itself.
     pub(super) element_wise: bool,

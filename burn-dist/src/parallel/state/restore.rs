@@ -46,7 +46,7 @@ struct Put<'a> {
     container: String,
     source: &'a dyn StateSourceRead,
     elsewhere: bool,
-    /// Paths in the source that the model has not asked for.
+    /// Paths in the source that the model does not use.
     unused: BTreeSet<String>,
     outcome: Result<(), ParallelError>,
 }

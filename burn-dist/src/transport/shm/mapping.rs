@@ -17,7 +17,7 @@ use rustix::process::Pid;
 /// Bytes at the end of each mapping that hold the nonce; a cache line keeps the rest aligned.
 const TRAILER: usize = 64;
 
-/// The address under which a peer finds a mapping of this process.
+/// Data with which a peer finds a mapping of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pid: u32,

@@ -43,7 +43,7 @@ pub(super) fn accept(
             Ok((stream, from)) => {
                 let tell = tell.clone();
                 let left = deadline.saturating_duration_since(Instant::now());
-                // Nobody listens once all have come.
+                // No longer needed after all ranks have come.
                 let then = move |stream, proved| drop(tell.send((stream, from, proved)));
                 if let Err(error) = strangers.hear(stream, "tcp-accept", left, then) {
                     refusals.warn(format_args!(

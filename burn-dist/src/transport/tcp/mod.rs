@@ -77,7 +77,7 @@ impl Listener {
         self.address
     }
 
-    /// Connects to the ranks that this one sends to, and waits for the ranks that send to it.
+    /// Connects to the ranks that this one sends to, and waits for its senders.
     ///
     /// # Errors
     /// Fails if a rank cannot be reached, does not come in time, or does not know the secret.
@@ -456,7 +456,7 @@ mod tests {
         });
     }
 
-    /// A rank that was told a wrong address may have connected through somebody in between.
+    /// A rank that was told a wrong address may have connected through a relay.
     #[test]
     fn a_relayed_connection_is_refused_by_both() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

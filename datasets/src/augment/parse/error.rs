@@ -17,7 +17,7 @@ pub enum ParseAugmentError {
         name: String,
     },
 
-    /// A parameter is not a number or is out of range.
+    /// A parameter is no valid number or is out of range.
     #[error("\"{operation}\": {parameter} is \"{given}\" but must be {expected}. Write {usage}")]
     Parameter {
         /// The operation with its parameters.

@@ -43,7 +43,7 @@ impl Pool {
             .iter()
             .enumerate()
             .filter(|(_, buffer)| fits(buffer));
-        // Among equally good ones, the last returned: it may still be in the cache.
+        // The newest of equally good buffers, because it may still be in the cache.
         let (index, _) = candidates.rev().min_by_key(|(_, buffer)| buffer.length)?;
         let buffer = self.free.remove(index);
         self.free_elements -= buffer.length;

@@ -15,15 +15,17 @@ use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product, apply};
 
-/// `x · weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions;
-/// otherwise `None`. `weight` may be in f32: it is rounded to the type of `x`, but its gradient is
-/// not. Products of f32 use 16 bits of the mantissa.
+/// Computes `x · weight + bias + plus` on tensor cores, or returns `None` if they do not support
+/// it.
 ///
-/// `x` is \[…, in\], `weight` \[in, out\] as Burn's layer has it, `bias` \[out\], `plus` and the
-/// result \[…, out\]. Sums are in f32, in which the bias is read too.
+/// They support `x` in f32, f16 or bf16 on a GPU with the instructions. `x` is \[…, in\], `weight`
+/// \[in, out\] as in Burn's layer, `bias` \[out\], `plus` and the result \[…, out\]. `weight` may
+/// be in f32: it is rounded to the type of `x`, and its gradient is not. Products of f32 numbers
+/// use sixteen bits. Sums are in f32, and so is the bias.
 ///
 /// # Panics
-/// If they are not on a device that [`crate::gpu::is_gpu`].
+///
+/// Panics unless [`crate::gpu::is_gpu`] is true for the tensors' device.
 pub fn linear<const D: usize>(
     x: &Tensor<D>,
     weight: &Tensor<2>,

@@ -40,16 +40,18 @@ use crate::gpu::ConvOptions;
 use geometry::Geometry;
 use launch::Convolution;
 
-/// `x ⊛ weight + bias + plus`, if `x` is f32, f16 or bf16 on a GPU that has the instructions;
-/// otherwise `None`. `weight` may be in f32: it is rounded to the type of `x`, but its gradient is
-/// not. Products of f32 use 16 bits of the mantissa.
+/// Computes `x ⊛ weight + bias + plus` on tensor cores, or returns `None` if they do not support
+/// it.
 ///
-/// `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window width\], `bias`
-/// \[out\], the result \[batch, out, out height, out width\]. In memory the result's channels come
-/// last; this is also the best layout for `x` and `plus`. Sums are in f32, and so is the bias.
+/// They support `x` in f32, f16 or bf16 on a GPU with the instructions. `x` is \[batch, in, height,
+/// width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the result \[batch,
+/// out, out height, out width\]. The result lies channels-last in memory; `x` and `plus` are
+/// fastest in the same layout. `weight` may be in f32: it is rounded to the type of `x`, and its
+/// gradient is not. Products of f32 numbers use sixteen bits. Sums are in f32, and so is the bias.
 ///
 /// # Panics
-/// If they are not on a device that [`crate::gpu::is_gpu`].
+///
+/// Panics unless [`crate::gpu::is_gpu`] is true for the tensors' device.
 pub fn conv2d(
     x: &Tensor<4>,
     weight: &Tensor<4>,

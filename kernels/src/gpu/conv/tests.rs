@@ -109,7 +109,7 @@ impl Case {
     }
 
     fn assert_close(&self, found: &Results, expected: &Results, how: &str) {
-        // Sums are in f32; results are rounded once. Products of f32 use 16 bits of the mantissa.
+        // Sums are in f32; results are rounded once. Products of f32 numbers use sixteen bits.
         let (rounding, of_sums) = match self.dtype {
             FloatDType::F16 => (2f64.powi(-11), 1e-6),
             FloatDType::F32 => (2f64.powi(-16), OF_HALVES),

@@ -106,7 +106,7 @@ impl Source {
 }
 
 impl Source {
-    /// The batch counters under `prefix`, as far as they can be read.
+    /// The readable batch counters under `prefix`.
     pub(super) fn batches(&self, prefix: &str) -> BTreeMap<String, i64> {
         let keys = self.entries.range(prefix.to_owned()..);
         let keys = keys.take_while(|(key, _)| key.starts_with(prefix));

@@ -898,7 +898,7 @@ fn element(name: &str) -> Element {
     }
 }
 
-/// The kind of a class of storages.
+/// Returns the kind of a class of storages.
 fn of_storage(class: &str) -> Kind {
     let (name, size) = match class {
         "DoubleStorage" => ("F64", 8),
@@ -922,7 +922,7 @@ fn of_storage(class: &str) -> Kind {
     }
 }
 
-/// The kind of an attribute of torch, for a storage of bytes.
+/// Returns the kind of an attribute of torch, for a storage of bytes.
 fn of_dtype(name: &str) -> Kind {
     let name = name.rsplit('.').next().unwrap_or_default();
     let (name, size) = match name {

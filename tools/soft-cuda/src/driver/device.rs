@@ -19,7 +19,7 @@ pub(super) const THREADS: u64 = 1024;
 pub(super) const BLOCK: [u32; 3] = [1024, 1024, 64];
 pub(super) const GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
-/// Returns the device of the caller's number, counted among those that this process sees.
+/// Returns the device of the caller's number, counted among this process's visible devices.
 pub(super) fn device(number: c_int) -> Result<usize, Error> {
     if !INITIALIZED.load(Ordering::Relaxed) {
         return Err(Error::NotInitialized);
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(out: Out<usize>, number: c_int) -> 
     })
 }
 
-/// Returns a `CUdevice_attribute` of an H200; only those that programs ask for.
+/// Returns a `CUdevice_attribute` of an H200; only attributes that programs request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(
     out: Out<c_int>,

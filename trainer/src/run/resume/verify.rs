@@ -1,7 +1,7 @@
-//! Verifies a checkpoint on all ranks together: each reads a part of its files.
+//! All ranks verify a checkpoint together: each reads a part of its files.
 //!
-//! Rank 0 asks about one checkpoint after another, and finally tells the result. The others wait
-//! for its questions, and all wait for the slowest answer, however long reading takes.
+//! Rank 0 proposes one checkpoint after the other, and finally sends its result. The others wait
+//! for its questions, and all wait for the slowest answer, as long as reading takes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -102,7 +102,7 @@ impl State {
 struct Lane {
     state: Mutex<State>,
     changed: Condvar,
-    /// Stream for the notice of dropped lines.
+    /// Destination of reports about dropped lines.
     stream: Stream,
 }
 

@@ -66,7 +66,7 @@ pub fn restore() {
         .name("terminal".into())
         .spawn(move || {
             leave();
-            // The caller may have stopped waiting.
+            // The receiver is gone if it took too long.
             let _ = sender.send(());
         });
     match leaving {
@@ -96,7 +96,7 @@ fn leave() {
         return;
     }
     echo(true);
-    // A failure here cannot be reported.
+    // A failure cannot be reported.
     let _ = execute!(terminal, LeaveAlternateScreen, Show);
     while let Some(texts) = rest() {
         for text in texts {

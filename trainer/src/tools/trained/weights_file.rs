@@ -116,10 +116,10 @@ impl About {
         toml::to_string(&root).ok()
     }
 
-    /// Checks that `data` has images and classes as the file says.
+    /// Checks that `data` has images like the model's, according to the file.
     ///
     /// # Errors
-    /// The first difference.
+    /// Returns the first difference.
     pub fn check_data(&self, data: &dyn Dataset) -> Result<(), TrainError> {
         let Some(subject) = &self.subject else {
             return Ok(());

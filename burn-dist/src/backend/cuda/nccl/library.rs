@@ -212,7 +212,7 @@ pub(crate) struct Connected {
 }
 
 impl<K> Cuda<K> {
-    /// Opens the device with this index among the devices that this process sees.
+    /// Opens the device with this index in this process's visible devices.
     pub fn open(device: usize) -> Result<Self, NcclError> {
         let library = Functions::load()?;
         let context =
