@@ -20,12 +20,15 @@ use super::operation::{Given, Operation, apply};
 use super::softmax::{softmax, softmax_gradient};
 use super::sums::cube;
 
-/// `softmax(q kᵀ / √depth) v` for every head. `qkv` is \[batch, tokens, 3 × heads × depth\]:
-/// queries, keys and values in this order, each with the heads one after another; the result is
-/// \[batch, tokens, heads × depth\], in the same type. For a device that [`super::is_gpu`].
+/// Computes `softmax(q kᵀ / √depth) v` for every head.
+///
+/// `qkv` is \[batch, tokens, 3 × heads × depth\]: queries, keys and values in this order, each with
+/// the heads one after another. The result is \[batch, tokens, heads × depth\] in the same type.
+/// Requires a device for which [`super::is_gpu`] is true.
 ///
 /// # Panics
-/// If the last dimension is no multiple of 3 × heads, or the tensor is empty.
+///
+/// Panics if the last dimension is no multiple of 3 × heads, or if `qkv` is empty.
 pub fn attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
     let [_, _, width] = qkv.dims();
     assert!(

@@ -58,11 +58,14 @@ impl Frame {
 }
 
 impl StoredImages {
-    /// `pixels` is \[images, channels, rows × columns\], in a type of bytes. For a device that
-    /// [`super::is_gpu`], and at least one value.
+    /// Stores images given as bytes.
+    ///
+    /// `pixels` is \[images, channels, rows × columns\] in a byte type, with at least one value, on
+    /// a device for which [`super::is_gpu`] is true.
     ///
     /// # Panics
-    /// If the labels do not match the images, or the lines the channels.
+    ///
+    /// Panics unless there is one label for each image and one line for each channel.
     pub fn of_bytes(pixels: Tensor<3, Int>, facts: ImageFacts<'_>) -> Self {
         let device = pixels.device();
         let pixels = primitive_int(pixels.without_autodiff());
@@ -102,10 +105,12 @@ impl StoredImages {
         }
     }
 
-    /// The images of `samples`, \[samples, channels, rows, columns\] in f32, and their labels, both
-    /// on the device of the pixels. `samples` must not be empty. In memory channels come last, as
-    /// convolutions want them. An index beyond the last image counts as the last one; a move by
-    /// more than an image counts as one by an image.
+    /// Returns the images of `samples` and their labels.
+    ///
+    /// `samples` must not be empty. The images are \[samples, channels, rows, columns\] in f32.
+    /// Both results are on the device of the pixels; the images lie channels-last in memory, as
+    /// convolutions need them. An index beyond the end selects the last image; a shift by more than
+    /// an image counts as a shift by one image.
     pub fn batch(&self, samples: &[Sample]) -> (Tensor<4>, Tensor<1, Int>) {
         let Frame {
             channels,

@@ -104,11 +104,10 @@ pub fn batch_norm_train(
     (output, moments)
 }
 
-/// Normalises `x`, \[batch, channels, height, width\], by a given mean and variance, as in
-/// evaluation.
+/// Normalises `x` by a given mean and variance, as in evaluation.
 ///
-/// All other tensors are \[channels\] in `f32`. Has no autodiff and drops nothing; otherwise like
-/// [`batch_norm_train`].
+/// `x` is \[batch, channels, height, width\]; all other tensors are \[channels\] in `f32`. Has no
+/// autodiff and drops nothing; otherwise like [`batch_norm_train`].
 ///
 /// # Panics
 ///

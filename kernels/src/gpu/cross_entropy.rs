@@ -13,16 +13,19 @@ use super::operation::{Given, Operation, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::{UNITS, cube, over_lanes};
 
-/// The mean over rows of `-log softmax(logits)` at the class in `classes`. A share `smoothing` (0
-/// to 1) of the target is spread evenly over all classes. With `other`, each row has two classes:
-/// the one in `classes` has the weight in `other`, the one in `other` has the rest.
+/// Computes the mean cross-entropy with label smoothing.
+///
+/// It is the mean over rows of `-log softmax(logits)` at the class in `classes`, where a share
+/// `smoothing` (0 to 1) is spread evenly over all classes. With `other`, each row has two classes:
+/// the one in `classes` with the weight in `other`, and the one in `other` with the rest.
 ///
 /// `logits` is \[rows, classes\] of any float type, all else \[rows\]; the result has one element,
-/// in f32, the type of the computation. For a device that [`super::is_gpu`]. A class that does not
-/// exist has no logit and no gradient.
+/// in f32, in which it is computed. A class that does not exist has no logit and no gradient.
+/// Requires a device for which [`super::is_gpu`] is true.
 ///
 /// # Panics
-/// Without a logit, or if `classes` or `other` does not have one entry per row.
+///
+/// Panics without a logit, or unless each row has one class, and one of `other`.
 pub fn cross_entropy(
     logits: Tensor<2>,
     classes: Tensor<1, Int>,

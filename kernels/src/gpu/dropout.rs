@@ -16,8 +16,7 @@ use super::matrix::{Matrix, arg, primitive};
 use super::operation::{Given, Operation, apply};
 use super::sums::cube;
 
-/// Sets each number to zero with the probability `rate`, and divides the others by the probability
-/// of staying.
+/// Sets each number to zero with probability `rate`, and divides the others by `1 − rate`.
 ///
 /// `rate` is below 1, and rounded to a multiple of 2⁻¹⁶. The result has the type of `x`. Requires a
 /// device for which [`super::is_gpu`] is true, and at least one value.

@@ -12,8 +12,9 @@ use super::operation::{Given, Operation, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::cube;
 
-/// Computes the softmax of each row of `x`, \[…, columns\], in `f32` and returns it in the type of
-/// `x`.
+/// Computes the softmax of each row of `x`.
+///
+/// `x` is \[…, columns\]. The computation is in `f32`, the result in the type of `x`.
 ///
 /// Requires a device for which [`super::is_gpu`] is true, and at least one value.
 pub fn softmax<const D: usize>(x: Tensor<D>) -> Tensor<D> {

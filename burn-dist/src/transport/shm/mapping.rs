@@ -66,10 +66,11 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Allocates `len` zeroed bytes (rounded up to cache lines), and the file that peers can open
-    /// as long as it is open. With `prefault` the pages exist when this returns. Then the first
-    /// collective does not pay for them, and lack of memory is an error here instead of a signal
-    /// later.
+    /// Allocates `len` zeroed bytes, and the file through which peers open them.
+    ///
+    /// `len` is rounded up to cache lines. Peers can open the file as long as it is open here. With
+    /// `prefault` the pages exist when this returns. Then the first collective does not pay for
+    /// them, and lack of memory is an error here instead of a signal later.
     pub fn create(len: usize, prefault: bool) -> io::Result<(Self, OwnedFd, Ticket)> {
         let len = len.max(1).next_multiple_of(TRAILER);
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;

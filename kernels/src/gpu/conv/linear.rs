@@ -15,13 +15,12 @@ use super::geometry::Geometry;
 use super::launch::Convolution;
 use super::operation::{Addends, Product, apply};
 
-/// Computes `x · weight + bias + plus` on tensor cores, or returns `None` if they do not support
-/// it.
+/// Computes `x · weight + bias + plus` on tensor cores, if they support it.
 ///
-/// They support `x` in f32, f16 or bf16 on a GPU with the instructions. `x` is \[…, in\], `weight`
-/// \[in, out\] as in Burn's layer, `bias` \[out\], `plus` and the result \[…, out\]. `weight` may
-/// be in f32: it is rounded to the type of `x`, and its gradient is not. Products of f32 numbers
-/// use sixteen bits. Sums are in f32, and so is the bias.
+/// They support `x` in f32, f16 or bf16 on a GPU with the instructions; the result is `None`
+/// otherwise. `x` is \[…, in\], `weight` \[in, out\] as in Burn's layer, `bias` \[out\], `plus` and
+/// the result \[…, out\]. `weight` may be in f32: it is rounded to the type of `x`, and its
+/// gradient is not. Products of f32 numbers use sixteen bits. Sums are in f32, and so is the bias.
 ///
 /// # Panics
 ///

@@ -40,14 +40,14 @@ use crate::gpu::ConvOptions;
 use geometry::Geometry;
 use launch::Convolution;
 
-/// Computes `x ⊛ weight + bias + plus` on tensor cores, or returns `None` if they do not support
-/// it.
+/// Computes `x ⊛ weight + bias + plus` on tensor cores, if they support it.
 ///
-/// They support `x` in f32, f16 or bf16 on a GPU with the instructions. `x` is \[batch, in, height,
-/// width\], `weight` \[out, in, window height, window width\], `bias` \[out\], the result \[batch,
-/// out, out height, out width\]. The result lies channels-last in memory; `x` and `plus` are
-/// fastest in the same layout. `weight` may be in f32: it is rounded to the type of `x`, and its
-/// gradient is not. Products of f32 numbers use sixteen bits. Sums are in f32, and so is the bias.
+/// They support `x` in f32, f16 or bf16 on a GPU with the instructions; the result is `None`
+/// otherwise. `x` is \[batch, in, height, width\], `weight` \[out, in, window height, window
+/// width\], `bias` \[out\], the result \[batch, out, out height, out width\]. The result lies
+/// channels-last in memory; `x` and `plus` are fastest in the same layout. `weight` may be in f32:
+/// it is rounded to the type of `x`, and its gradient is not. Products of f32 numbers use sixteen
+/// bits. Sums are in f32, and so is the bias.
 ///
 /// # Panics
 ///
