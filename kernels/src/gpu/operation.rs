@@ -39,7 +39,7 @@ pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
     }
 }
 
-/// What backward gets.
+/// Input of backward.
 pub(super) struct Given {
     /// The first input, if backward reads it.
     pub x: Option<CubeTensor>,

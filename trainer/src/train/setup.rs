@@ -280,7 +280,7 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
     Ok((!names.is_empty()).then(told))
 }
 
-/// What the context learns from.
+/// The task of the context.
 pub(super) fn task(context: &TrainContext<'_>) -> Task {
     Task::of(context.config, context.batching, &context.data.splits)
 }
