@@ -396,8 +396,9 @@ const LISTED: usize = 10;
 
 fn unusable(root: &Path, usable: usize, problems: usize) -> String {
     let root = root.display();
-    match usable {
-        0 => format!("{root} contains no usable image"),
+    match (usable, problems) {
+        (0, _) => format!("{root} contains no usable image"),
+        (_, 1) => format!("one file or folder in {root} is unusable. Replace or remove it"),
         _ => format!("{problems} files and folders in {root} are unusable. Replace or remove them"),
     }
 }

@@ -87,7 +87,7 @@ impl To<'_> {
         self.nodes.get(index).is_some_and(Option::is_some)
     }
 
-    /// The gradient before ReLU. Its result is saved.
+    /// The gradient before ReLU, from its saved output.
     pub fn before_relu(&self, saved: &Saved, dy: FlexTensor) -> Result<FlexTensor, KernelError> {
         let output = numbers(saved.output()?)?;
         changed(dy, |dy| self.kernels.relu_gradient(output, dy))
