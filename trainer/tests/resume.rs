@@ -661,7 +661,7 @@ fn checkpoints_whose_numbers_are_gone_are_not_mixed_with_those_of_a_new_run() {
 }
 
 #[test]
-fn numbers_of_a_run_without_checkpoints_are_set_aside() {
+fn numbers_of_a_run_without_checkpoints_are_abandoned() {
     let run = Run::new(&["checkpoint.every_steps=0", "train.epochs=1"]);
     let expected = checksum(&run.finish(1, &[]));
     let metrics = run.metrics();

@@ -44,7 +44,7 @@ pub fn list(folder: &Path) -> Result<Vec<Found>, CheckpointError> {
 
 /// Lists leftovers in `folder`: checkpoints that were moved aside, and unfinished ones.
 ///
-/// The former come from [`set_aside`], the oldest first. No run can go on from the latter.
+/// The former come from [`abandon_after`], the oldest first. No run can go on from the latter.
 ///
 /// # Errors
 /// Fails if the folder cannot be read.
@@ -162,7 +162,7 @@ fn remove_hidden(
 ///
 /// # Errors
 /// Fails if the folder cannot be read or a checkpoint cannot be renamed.
-pub fn set_aside(folder: &Path, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
+pub fn abandon_after(folder: &Path, step: u64) -> Result<Vec<PathBuf>, CheckpointError> {
     let mut aside = Vec::new();
     for found in list(folder)?.into_iter().filter(|found| found.step > step) {
         let path = free_name(folder, ABANDONED, found.step);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_exchanged_is_set_aside_first() {
+    fn one_that_cannot_be_exchanged_is_renamed_first() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let (path, aside) = (of_step(folder, 7), free_name(folder, ABANDONED, 7));

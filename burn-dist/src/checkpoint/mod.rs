@@ -66,7 +66,7 @@ mod source;
 mod writer;
 
 pub use error::CheckpointError;
-pub use folder::{Found, leftovers, list, newest_good, newest_good_by, set_aside};
+pub use folder::{Found, abandon_after, leftovers, list, newest_good, newest_good_by};
 pub use manifest::{FileEntry, Manifest};
 pub use source::Source;
 pub use writer::{Guard, Job, Writer, Written};

@@ -13,7 +13,7 @@ use burn::optim::{AdafactorConfig, AdamWConfig, LambConfig, LionConfig, MuonConf
 use burn::tensor::activation::relu;
 use burn::tensor::{Bool, FloatDType, Int, Tensor, TensorData};
 use burn_dist::checkpoint::{
-    CheckpointError, Job, Manifest, Source, Writer, list, newest_good, set_aside,
+    CheckpointError, Job, Manifest, Source, Writer, abandon_after, list, newest_good,
 };
 use burn_dist::parallel::{
     Checksum, EmaOptions, LossScaleOptions, Parallel, ParallelError, ParallelOptions,
@@ -319,25 +319,25 @@ fn a_run_that_went_back_keeps_what_it_writes() {
 }
 
 #[test]
-fn what_a_run_went_back_behind_is_set_aside_and_stays() {
+fn what_a_run_went_back_behind_is_abandoned_and_stays() {
     let folder = tempfile::tempdir().unwrap();
     write_steps(folder.path(), &[1, 8, 9]);
     let path = |name: &str| folder.path().join(name);
-    let aside = set_aside(folder.path(), 1).unwrap();
+    let aside = abandon_after(folder.path(), 1).unwrap();
     let names = ["abandoned-0000000008", "abandoned-0000000009"];
     assert_eq!(aside, names.map(path));
     assert_eq!(steps(folder.path()), [1]);
     // Again, from the same step.
     write_steps(folder.path(), &[8]);
-    let again = set_aside(folder.path(), 1).unwrap();
+    let again = abandon_after(folder.path(), 1).unwrap();
     assert_eq!(again, [path("abandoned-0000000008-2")]);
-    assert!(set_aside(folder.path(), 1).unwrap().is_empty());
+    assert!(abandon_after(folder.path(), 1).unwrap().is_empty());
     write_steps(folder.path(), &[2, 3, 4, 5]);
     assert_eq!(steps(folder.path()), [3, 4, 5]);
     for path in aside.iter().chain(&again) {
         Source::open(path).unwrap();
     }
-    assert!(set_aside(&path("none"), 0).unwrap().is_empty());
+    assert!(abandon_after(&path("none"), 0).unwrap().is_empty());
 }
 
 #[test]

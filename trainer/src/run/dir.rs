@@ -57,7 +57,7 @@ pub fn is_run(folder: &Path) -> bool {
 ///
 /// # Errors
 /// Fails if the file cannot be renamed.
-pub fn set_metrics_aside(folder: &Path) -> Result<Option<PathBuf>, TrainError> {
+pub fn abandon_metrics(folder: &Path) -> Result<Option<PathBuf>, TrainError> {
     let file = folder.join(metrics::FILE);
     if !file.metadata().is_ok_and(|metadata| metadata.len() > 0) {
         return Ok(None);
@@ -243,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_set_aside_are_kept() {
+    fn numbers_that_are_abandoned_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(metrics::FILE);
-        assert_eq!(set_metrics_aside(folder.path()).unwrap(), None);
+        assert_eq!(abandon_metrics(folder.path()).unwrap(), None);
         for (number, text) in [(1, "first"), (2, "second")] {
             std::fs::write(&file, text).unwrap();
-            let aside = set_metrics_aside(folder.path()).unwrap().unwrap();
+            let aside = abandon_metrics(folder.path()).unwrap().unwrap();
             assert!(aside.ends_with(format!("abandoned-{number}-metrics.jsonl")));
             assert_eq!(std::fs::read_to_string(aside).unwrap(), text);
             assert!(!file.exists());

@@ -32,7 +32,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             return;
         }
         let folder = run_dir.join(CHECKPOINTS);
-        let told = match checkpoint::set_aside(&folder, state.saturating_sub(1)) {
+        let told = match checkpoint::abandon_after(&folder, state.saturating_sub(1)) {
             Ok(aside) if aside.is_empty() => return,
             Ok(aside) => {
                 let names = aside.iter().filter_map(|path| path.file_name());

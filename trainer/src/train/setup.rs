@@ -98,7 +98,7 @@ pub(crate) fn train<M: ImageClassifier>(
             .flat_map(|(_, notes)| notes.clone()),
     );
     if let Some(folder) = &run_dir {
-        notes.extend(set_aside(folder, start, progress.steps)?);
+        notes.extend(abandon(folder, start, progress.steps)?);
     }
     let (batching, ranks) = (context.batching, context.group.size());
     let schedule = Schedule::of_run(config, steps_per_epoch, batching, ranks).after(progress.seen);
@@ -257,10 +257,10 @@ pub(crate) fn restore<M: ImageClassifier>(
 ///
 /// Otherwise those checkpoints would pass for the newest state, although their metrics are gone. A
 /// run that starts from scratch moves its old metrics aside instead. Returns a message.
-fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, TrainError> {
+fn abandon(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, TrainError> {
     if start.checkpoint.is_none() {
         details::forget_after(run_dir, steps);
-        let aside = dir::set_metrics_aside(run_dir)?;
+        let aside = dir::abandon_metrics(run_dir)?;
         let told = |path: PathBuf| format!("abandoned the earlier metrics: {}", path.display());
         return Ok(aside.map(told));
     }
@@ -268,7 +268,7 @@ fn set_aside(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>
         return Ok(None);
     }
     details::forget_after(run_dir, steps);
-    let aside = checkpoint::set_aside(&run_dir.join(CHECKPOINTS), steps)?;
+    let aside = checkpoint::abandon_after(&run_dir.join(CHECKPOINTS), steps)?;
     let names = aside.iter().filter_map(|path| path.file_name());
     let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
     let told = || {
