@@ -8,8 +8,13 @@ use super::DeviceChoice;
 pub enum DeviceError {
     /// The build lacks the backend.
     #[error(
-        "this program was built without {wanted}. Build it with `--features {wanted}`, or choose \
-         the device auto or cpu"
+        "this program was built without {wanted}. Build it with `--features {}`, or choose the \
+         device auto or cpu",
+        match wanted {
+            DeviceChoice::Cuda => "cuda-nvrtc",
+            DeviceChoice::Wgpu => "wgpu",
+            DeviceChoice::Auto | DeviceChoice::Cpu => wanted.name(),
+        }
     )]
     NotBuilt {
         /// The requested device.

@@ -36,7 +36,7 @@ keys! {
         max_steps: Option<u64> = None,
         /// Images per optimizer step over all ranks (the global batch): `micro_batch_size` ×
         /// `accumulate` × world size. Derived if omitted; 64 if `micro_batch_size` is omitted too.
-        /// Each epoch leaves out the few images that do not fill a batch, other ones each time.
+        /// Each epoch drops the few images that do not fill a batch, different ones each time.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         batch_size: Option<usize> = None,

@@ -9,9 +9,9 @@ use super::{AnyDataSet, Opened, downloads};
 use crate::config::section::keys;
 
 keys! {
-    /// `cifar-10`: 32×32 colour images of 10 classes, 50000 to train and 10000 to test.
+    /// `cifar-10`: 32×32 color images of 10 classes, 50000 to train and 10000 to test.
     Cifar10Config {
-        /// Folder that holds the files, or will after the download. Default `data/cifar-10`.
+        /// Folder of the files; the download goes there. Default `data/cifar-10`.
         #[serde(skip_serializing_if = "Option::is_none")]
         dir: Option<PathBuf> = None,
         /// Folder for the unpacked archive, shared by the ranks of a node. Default: beside the

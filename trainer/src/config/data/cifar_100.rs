@@ -20,9 +20,9 @@ names! {
 }
 
 keys! {
-    /// `cifar-100`: 32×32 colour images of 100 classes, 50000 to train and 10000 to test.
+    /// `cifar-100`: 32×32 color images of 100 classes, 50000 to train and 10000 to test.
     Cifar100Config {
-        /// Folder that holds the files, or will after the download. Default `data/cifar-100`.
+        /// Folder of the files; the download goes there. Default `data/cifar-100`.
         #[serde(skip_serializing_if = "Option::is_none")]
         dir: Option<PathBuf> = None,
         /// Folder for the unpacked archive, shared by the ranks of a node. Default: beside the

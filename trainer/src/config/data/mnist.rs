@@ -11,7 +11,7 @@ use crate::config::section::keys;
 keys! {
     /// `mnist`: 28×28 handwritten digits, 60000 to train and 10000 to test.
     MnistConfig {
-        /// Folder that holds the files, or will after the download. Default `data/mnist`.
+        /// Folder of the files; the download goes there. Default `data/mnist`.
         #[serde(skip_serializing_if = "Option::is_none")]
         dir: Option<PathBuf> = None,
     }

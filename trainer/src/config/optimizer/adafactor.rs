@@ -29,7 +29,7 @@ keys! {
         relative_step: bool = true,
         /// Whether updates are multiplied by the parameter's root mean square. Default true.
         scale_parameter: bool = true,
-        /// Share of each parameter, times `lr`, that a step takes away. Default 0.
+        /// Weight decay: each step subtracts this share of the parameter, times `lr`. Default 0.
         weight_decay: f64 = 0.0,
     }
 }

@@ -17,7 +17,7 @@ keys! {
         betas: [f64; 2] = [0.9, 0.999],
         /// Added to the denominator. Default 1e-8.
         eps: f64 = 1e-8,
-        /// Share of each parameter, times `lr`, that a step takes away. Default 0.01.
+        /// Weight decay: each step subtracts this share of the parameter, times `lr`. Default 0.01.
         weight_decay: f64 = 0.01,
     }
 }

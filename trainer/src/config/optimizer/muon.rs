@@ -41,8 +41,8 @@ keys! {
         /// How the learning rate depends on the shape of a matrix: `original` or `match-rms-adamw`.
         /// Default `original`.
         adjust_lr: AdjustLr = AdjustLr::Original,
-        /// Share of each parameter, times the learning rate, that a step takes away; of AdamW's
-        /// parameters too. Default 0.1.
+        /// Weight decay: each step subtracts this share of the parameter, times the learning rate.
+        /// AdamW's parameters too. Default 0.1.
         weight_decay: f64 = 0.1,
         /// Patterns for paths of matrices that AdamW updates too, usually the first and the last
         /// layer, such as `["head.*"]`. Each must match a parameter. Default none.
