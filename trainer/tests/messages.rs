@@ -57,6 +57,36 @@ fn messages_are_those_of_the_snapshot() {
     settings.bind(|| insta::assert_snapshot!("messages", text));
 }
 
+/// A user searches that page for a message.
+#[test]
+fn messages_that_troubleshooting_quotes_exist() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+    let known = read(tests.join("snapshots/messages__messages.snap"));
+    let page = read(tests.join("../../docs/troubleshooting.md"));
+    let (_, tables) = page.split_once("| message |").expect("a table of messages");
+    let rows = tables.lines().filter_map(|row| row.strip_prefix("| "));
+    let mut quotes = 0;
+    let mut unknown = Vec::new();
+    for cell in rows.filter_map(|row| row.split(" | ").next()) {
+        for quote in cell.split('`').skip(1).step_by(2) {
+            quotes += 1;
+            // `…` stands for a value, or for a part of the message.
+            let parts = quote
+                .split('…')
+                .map(|part| part.trim_matches([' ', '.', ':', ';', ',']));
+            let lost = parts.filter(|part| part.len() > 5 && !known.contains(part));
+            unknown.extend(lost.map(|part| format!("{part:?} of `{quote}`")));
+        }
+    }
+    assert!(quotes > 60, "only {quotes} messages are quoted");
+    assert!(
+        unknown.is_empty(),
+        "not in the snapshot:\n{}",
+        unknown.join("\n")
+    );
+}
+
 /// What docs/config.md says of each key and its values.
 fn descriptions_of_keys() -> String {
     let mut text = "configuration keys\n".to_owned();
