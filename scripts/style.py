@@ -164,9 +164,9 @@ def subject_is_wrong(subject):
     """What is wrong with the subject of a commit, or None."""
     if len(subject) > LONGEST:
         return f"{len(subject)} characters, {LONGEST} allowed"
-    found = re.fullmatch(r"[\w./*-]+(?:,? [\w./*-]+){0,5}: (\S+)(?: .*)?", subject)
+    found = re.fullmatch(r"[a-z][\w./-]*: (\S+)(?: .*)?", subject)
     if not found:
-        return "write `area: what it does`"
+        return "write `area: what it does`, with one area"
     word = found[1].lower().rstrip(",")
     if (word in NO_VERBS or (re.search(r"[^sui]s$", word) and word not in VERBS_IN_S)
             or (word.endswith("ed") and word not in VERBS_IN_ED) or (word.endswith("ing") and word not in VERBS_IN_ING)
