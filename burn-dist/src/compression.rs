@@ -40,8 +40,7 @@ impl Compression {
 
 named! {
     Compression { None = "none", Bf16 = "bf16", F16 = "f16", }
-    /// A name that is not a format's.
-    unknown UnknownCompression("compression")
+    parsed as "compression"
 }
 
 #[cfg(test)]

@@ -104,11 +104,12 @@ mod zero;
 mod error;
 
 pub use buffer::Buffer;
-pub use compression::{Compression, UnknownCompression};
+pub use compression::Compression;
 pub use element::{DType, Element, ReduceOp};
 pub use error::{CollectiveError, Error};
 pub use group::{
     Abort, Algorithm, Busy, Connecting, GroupOptions, Handle, ProcessGroup, TransportKind,
 };
+pub use named::UnknownName;
 pub use open_files::TooFewOpenFiles;
 pub use shard::{Cuts, shard};

@@ -1,6 +1,18 @@
-//! Enums whose variants have a name each, by which configurations and messages call them.
+//! Enums whose variants have names in configurations and messages.
 
-/// Gives an enum `ALL`, `name` and `Display`; with `unknown`, an error and `FromStr` too.
+/// A name that no variant has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown {kind} `{name}`; choose one of {known}")]
+pub struct UnknownName {
+    /// What it should name, such as `strategy`.
+    pub kind: &'static str,
+    /// The name.
+    pub name: String,
+    /// All names, separated by commas.
+    pub known: String,
+}
+
+/// Gives an enum `ALL`, `name` and `Display`; with `parsed as "strategy"`, also `FromStr`.
 macro_rules! named {
     ($type:ident { $($variant:ident = $name:literal,)+ }) => {
         impl $type {
@@ -19,26 +31,19 @@ macro_rules! named {
             }
         }
     };
-    (
-        $type:ident { $($variants:tt)+ }
-        $(#[$doc:meta])* unknown $error:ident($what:literal)
-    ) => {
+    ($type:ident { $($variants:tt)+ } parsed as $kind:literal) => {
         $crate::named::named! { $type { $($variants)+ } }
 
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-        #[error("unknown {} `{name}`; choose one of {}", $what, $type::ALL.map($type::name).join(", "))]
-        pub struct $error {
-            /// The name.
-            pub name: String,
-        }
-
         impl std::str::FromStr for $type {
-            type Err = $error;
+            type Err = $crate::UnknownName;
 
             fn from_str(name: &str) -> Result<Self, Self::Err> {
                 let found = Self::ALL.into_iter().find(|known| known.name() == name);
-                found.ok_or_else(|| $error { name: name.to_owned() })
+                found.ok_or_else(|| $crate::UnknownName {
+                    kind: $kind,
+                    name: name.to_owned(),
+                    known: Self::ALL.map(Self::name).join(", "),
+                })
             }
         }
     };

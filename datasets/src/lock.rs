@@ -36,8 +36,8 @@ impl Lock {
             .map_err(DatasetError::io("create", path))?;
         let locked = match file.try_lock() {
             Err(TryLockError::WouldBlock) => {
-                tracing::info!(lock = %path.display(),
-                    "waiting for another process, which is {work}");
+                let lock = path.display();
+                tracing::info!(%lock, "waiting for another process, which is {work}");
                 file.lock()
             }
             Err(TryLockError::Error(error)) => Err(error),

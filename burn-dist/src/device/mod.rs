@@ -53,16 +53,9 @@ impl DeviceChoice {
     }
 }
 
-named! { DeviceChoice { Auto = "auto", Cpu = "cpu", Cuda = "cuda", Wgpu = "wgpu", } }
-
-impl std::str::FromStr for DeviceChoice {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|known| known.name() == name);
-        let known = || Self::ALL.map(Self::name).join(", ");
-        found.ok_or_else(|| format!("unknown device {name:?}; choose one of {}", known()))
-    }
+named! {
+    DeviceChoice { Auto = "auto", Cpu = "cpu", Cuda = "cuda", Wgpu = "wgpu", }
+    parsed as "device"
 }
 
 /// The device of a rank.

@@ -65,16 +65,9 @@ impl TransportKind {
     }
 }
 
-named! { TransportKind { Auto = "auto", Shm = "shm", Tcp = "tcp", Mpi = "mpi", } }
-
-impl std::str::FromStr for TransportKind {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|known| known.name() == name);
-        let known = || Self::ALL.map(Self::name).join(", ");
-        found.ok_or_else(|| format!("unknown transport {name:?}; choose one of {}", known()))
-    }
+named! {
+    TransportKind { Auto = "auto", Shm = "shm", Tcp = "tcp", Mpi = "mpi", }
+    parsed as "transport"
 }
 
 /// The implementation of the collectives.
@@ -101,7 +94,10 @@ impl Algorithm {
     }
 }
 
-named! { Algorithm { Auto = "auto", NodeFirst = "node-first", Mpi = "mpi", } }
+named! {
+    Algorithm { Auto = "auto", NodeFirst = "node-first", Mpi = "mpi", }
+    parsed as "algorithm"
+}
 
 /// Options for connecting a group and for its timeouts.
 #[derive(Clone, Debug)]

@@ -58,7 +58,7 @@ pub use estimate::{MemoryEstimate, ParameterState};
 pub use gradients::Gradients;
 pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
 pub use optimizer::ParameterOptimizer;
-pub use options::{ParallelOptions, ShardWithin, Strategy, UnknownRanks, UnknownStrategy};
+pub use options::{ParallelOptions, ShardWithin, Strategy, UnknownRanks};
 pub use replicas::Checksum;
 pub(crate) use state::reshaped;
 pub use state::{StatePart, StateShare, StateSourceRead, StateValues};

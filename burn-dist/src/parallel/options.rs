@@ -71,8 +71,7 @@ impl Strategy {
 
 named! {
     Strategy { Ddp = "ddp", Zero1 = "zero-1", Zero2 = "zero-2", Zero3 = "zero-3", }
-    /// A name that is not a strategy's.
-    unknown UnknownStrategy("strategy")
+    parsed as "strategy"
 }
 
 /// The ranks over which a strategy shards.

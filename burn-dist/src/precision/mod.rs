@@ -41,8 +41,7 @@ impl Precision {
 
 named! {
     Precision { F32 = "f32", Bf16 = "bf16", F16 = "f16", }
-    /// A name that is not a precision's.
-    unknown UnknownPrecision("precision")
+    parsed as "precision"
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use cubecl::prelude::*;
 
 use super::flash::FlashAttention;
 use super::matrix::{Matrix, primitive};
-use super::operation::{Given, Operation, apply};
+use super::operation::{BackwardInput, Operation, apply};
 use super::softmax::{softmax, softmax_gradient};
 use super::sums::cube;
 
@@ -83,7 +83,7 @@ impl Operation<1> for Attention {
         primitive(out.reshape([batch, tokens, heads * depth]))
     }
 
-    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, BackwardInput { dy, .. }: BackwardInput) -> [Option<CubeTensor>; 1] {
         let Some(Kept { parts, shares }) = self.kept.get() else {
             return [None];
         };

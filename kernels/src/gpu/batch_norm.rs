@@ -10,7 +10,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::channels::{self, Then, forward};
 use super::dropout::Drops;
 use super::matrix::{Matrix, primitive, row_of};
-use super::operation::{Given, Operation, apply_with, apply_with_plus};
+use super::operation::{BackwardInput, Operation, apply_with, apply_with_plus};
 use crate::gpu::ThenNorm;
 
 /// Mean and variance of each channel in a batch, in `f32`.
@@ -167,7 +167,10 @@ impl BatchNorm {
     }
 
     /// Computes the gradients of the input, the weight and the bias.
-    fn gradients(&self, Given { x, dy, to_first }: Given) -> [Option<CubeTensor>; 3] {
+    fn gradients(
+        &self,
+        BackwardInput { x, dy, to_first }: BackwardInput,
+    ) -> [Option<CubeTensor>; 3] {
         let (Some(x), Some(lines)) = (x, self.lines.get()) else {
             return [const { None }; 3];
         };
@@ -187,7 +190,7 @@ impl Operation<3> for BatchNorm {
         self.normalised(inputs, None)
     }
 
-    fn backward(&self, given: Given) -> [Option<CubeTensor>; 3] {
+    fn backward(&self, given: BackwardInput) -> [Option<CubeTensor>; 3] {
         self.gradients(given)
     }
 
@@ -206,7 +209,7 @@ impl Operation<4> for BatchNorm {
         self.normalised([x, weight, bias], Some(plus))
     }
 
-    fn backward(&self, given: Given) -> [Option<CubeTensor>; 4] {
+    fn backward(&self, given: BackwardInput) -> [Option<CubeTensor>; 4] {
         let dy = given.dy.clone();
         let [input, weight, bias] = self.gradients(given);
         [input, weight, bias, Some(dy)]

@@ -9,7 +9,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg, primitive, primitive_int};
-use super::operation::{Given, Operation, apply};
+use super::operation::{BackwardInput, Operation, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::{UNITS, cube, over_lanes};
 
@@ -122,7 +122,10 @@ impl Operation<1> for CrossEntropy {
         mean
     }
 
-    fn backward(&self, Given { x: logits, dy, .. }: Given) -> [Option<CubeTensor>; 1] {
+    fn backward(
+        &self,
+        BackwardInput { x: logits, dy, .. }: BackwardInput,
+    ) -> [Option<CubeTensor>; 1] {
         let (Some(logits), Some(logarithms)) = (logits, self.logarithms.get()) else {
             return [None];
         };

@@ -13,7 +13,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, arg, primitive};
-use super::operation::{Given, Operation, apply};
+use super::operation::{BackwardInput, Operation, apply};
 use super::sums::cube;
 
 /// Sets each number to zero with probability `rate`, and divides the others by `1 − rate`.
@@ -90,7 +90,7 @@ impl Operation<1> for Drops {
         self.of(x)
     }
 
-    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, BackwardInput { dy, .. }: BackwardInput) -> [Option<CubeTensor>; 1] {
         [Some(self.of(dy))]
     }
 }

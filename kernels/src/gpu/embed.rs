@@ -14,7 +14,7 @@ use cubecl::prelude::*;
 
 use super::column_sums::ColumnSums;
 use super::matrix::{Matrix, arg};
-use super::operation::{Given, Operation, apply_with};
+use super::operation::{BackwardInput, Operation, apply_with};
 use super::sums::cube;
 
 /// Puts `token` before the patches of each image, and adds `positions`.
@@ -66,7 +66,10 @@ impl Operation<3> for Embed {
         out.into_tensor()
     }
 
-    fn backward(&self, Given { dy, to_first, .. }: Given) -> [Option<CubeTensor>; 3] {
+    fn backward(
+        &self,
+        BackwardInput { dy, to_first, .. }: BackwardInput,
+    ) -> [Option<CubeTensor>; 3] {
         let [images, tokens, features] = dy.meta.shape().dims();
         let dy = Matrix::new(dy).into_tensor();
         let patches = to_first.then(|_| slice(dy.clone(), &[0..images, 1..tokens, 0..features]));

@@ -9,7 +9,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Given, Operation, apply};
+use super::operation::{BackwardInput, Operation, apply};
 use super::sums::cube;
 
 /// Computes `x · Φ(x)` in `f32` and returns it in the type of `x`.
@@ -43,7 +43,7 @@ impl Operation<1> for Gelu {
         out.into_tensor()
     }
 
-    fn backward(&self, Given { x, dy, .. }: Given) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, BackwardInput { x, dy, .. }: BackwardInput) -> [Option<CubeTensor>; 1] {
         let Some(x) = x else {
             return [None];
         };

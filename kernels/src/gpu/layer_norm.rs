@@ -7,7 +7,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::matrix::Matrix;
-use super::operation::{Given, Operation, apply_with};
+use super::operation::{BackwardInput, Operation, apply_with};
 use super::tokens;
 
 /// Normalizes each row of `x`, \[…, features\], by its own mean and variance; `weight` and `bias`
@@ -59,7 +59,10 @@ impl Operation<3> for LayerNorm {
         out.into_tensor()
     }
 
-    fn backward(&self, Given { x, dy, to_first }: Given) -> [Option<CubeTensor>; 3] {
+    fn backward(
+        &self,
+        BackwardInput { x, dy, to_first }: BackwardInput,
+    ) -> [Option<CubeTensor>; 3] {
         let (Some(x), Some(kept)) = (x, self.kept.get()) else {
             return [const { None }; 3];
         };

@@ -10,7 +10,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Given, Operation, apply};
+use super::operation::{BackwardInput, Operation, apply};
 use super::sums::cube;
 use crate::gpu::PoolOptions;
 
@@ -87,7 +87,7 @@ impl Operation<1> for Pool {
         out.into_images()
     }
 
-    fn backward(&self, Given { x, dy, .. }: Given) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, BackwardInput { x, dy, .. }: BackwardInput) -> [Option<CubeTensor>; 1] {
         let Some(x) = x else {
             return [None];
         };

@@ -10,7 +10,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Given, Operation, apply};
+use super::operation::{BackwardInput, Operation, apply};
 use super::sums::cube;
 
 /// The mean over the first `height` rows and `width` columns, at least one each: \[batch,
@@ -68,7 +68,7 @@ impl Operation<1> for Mean {
         out.into_tensor()
     }
 
-    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, BackwardInput { dy, .. }: BackwardInput) -> [Option<CubeTensor>; 1] {
         let dy = Matrix::new(dy);
         let [height, width] = self.source;
         let out = dy.empty([dy.rows(), height, width, dy.columns()]);

@@ -25,7 +25,7 @@ pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
     fn forward(&self, inputs: [CubeTensor; N]) -> CubeTensor;
 
     /// The gradients of the inputs for that of the result, in their order.
-    fn backward(&self, given: Given) -> [Option<CubeTensor>; N];
+    fn backward(&self, given: BackwardInput) -> [Option<CubeTensor>; N];
 
     /// Returns true if backward reads the first input, and the result can be recomputed from it.
     fn reads_input(&self) -> bool {
@@ -40,7 +40,7 @@ pub(super) trait Operation<const N: usize>: Debug + Send + Sync + 'static {
 }
 
 /// Input of backward.
-pub(super) struct Given {
+pub(super) struct BackwardInput {
     /// The first input, if backward reads it.
     pub x: Option<CubeTensor>,
     /// The gradient of the result.
@@ -218,7 +218,7 @@ impl<const N: usize> Backward<Cube, N> for OperationBackward {
             is_wanted: first.is_some(),
             plus,
         };
-        let gradients = operation.backward(Given { x, dy, to_first });
+        let gradients = operation.backward(BackwardInput { x, dy, to_first });
         for (to, gradient) in ops.parents.into_iter().zip(gradients) {
             if let (Some(to), Some(gradient)) = (to, gradient) {
                 branches::register::<Cube>(grads, to.id, gradient);

@@ -9,7 +9,7 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::matrix::Matrix;
-use super::operation::{Given, Operation, apply, apply_to_both};
+use super::operation::{BackwardInput, Operation, apply, apply_to_both};
 use super::sums::cube;
 
 /// Replaces negative values by zero; NaN stays NaN. The gradient is that of the result if the
@@ -94,7 +94,7 @@ impl Operation<1> for Rectify {
         self.kept(out)
     }
 
-    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, BackwardInput { dy, .. }: BackwardInput) -> [Option<CubeTensor>; 1] {
         [self.gradient(dy)]
     }
 }
@@ -122,7 +122,7 @@ impl Operation<2> for Rectify {
         self.kept(out)
     }
 
-    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 2] {
+    fn backward(&self, BackwardInput { dy, .. }: BackwardInput) -> [Option<CubeTensor>; 2] {
         let gradient = self.gradient(dy);
         [gradient.clone(), gradient]
     }

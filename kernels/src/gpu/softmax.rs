@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::matrix::{Matrix, primitive};
-use super::operation::{Given, Operation, apply};
+use super::operation::{BackwardInput, Operation, apply};
 use super::rows::{cubes, row_largest, row_of_unit, row_sum, width};
 use super::sums::cube;
 
@@ -82,7 +82,7 @@ impl Operation<1> for Softmax {
         out
     }
 
-    fn backward(&self, Given { dy, .. }: Given) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, BackwardInput { dy, .. }: BackwardInput) -> [Option<CubeTensor>; 1] {
         let result = self.result.get().cloned();
         [result.map(|y| gradient(y, dy))]
     }

@@ -51,7 +51,7 @@ pub(crate) fn burn_dtype(dtype: DType) -> BurnDType {
 
 /// How a gradient combines with the values in its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Addition {
     /// The first part in this step replaces the values of the last step.
     First,
     /// A further use of the parameter, or a further micro-batch, is added.
@@ -63,7 +63,7 @@ pub(super) fn put(
     buffer: &mut Buffer,
     place: &Range<usize>,
     gradient: &TensorData,
-    arrival: Turn,
+    arrival: Addition,
 ) -> Result<bool, Error> {
     with_type!(buffer.dtype(), T => put_typed::<T>(buffer, place, gradient, arrival))
 }
@@ -72,7 +72,7 @@ fn put_typed<T: Float>(
     buffer: &mut Buffer,
     place: &Range<usize>,
     gradient: &TensorData,
-    arrival: Turn,
+    arrival: Addition,
 ) -> Result<bool, Error> {
     let Ok(source) = gradient.as_slice::<T>() else {
         return Ok(false);
@@ -84,8 +84,8 @@ fn put_typed<T: Float>(
         return Ok(false);
     }
     match arrival {
-        Turn::First => target.copy_from_slice(source),
-        Turn::Further => {
+        Addition::First => target.copy_from_slice(source),
+        Addition::Further => {
             add(target, source);
         }
     }
@@ -157,17 +157,17 @@ pub(super) fn take_shard(
     shard: &mut Buffer,
     bucket: &Buffer,
     part: &Range<usize>,
-    arrival: Turn,
+    arrival: Addition,
 ) -> Result<(), Error> {
     with_type!(shard.dtype(), T => {
         let source = bucket.as_slice::<T>()?.get(part.clone()).unwrap_or_default();
         let target = shard.as_mut_slice::<T>()?;
         match arrival {
-            Turn::First => {
+            Addition::First => {
                 let len = target.len().min(source.len());
                 target[..len].copy_from_slice(&source[..len]);
             }
-            Turn::Further => {
+            Addition::Further => {
                 add(target, source);
             }
         }

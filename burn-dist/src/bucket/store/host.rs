@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burn::tensor::{AllocationProperty, Bytes, DType as BurnDType, Device, Tensor, TensorData};
 
-use super::elements::{self, Turn};
+use super::elements::{self, Addition};
 use super::{FusedStep, Gathering, GradientStore};
 use crate::bucket::error::BucketError;
 use crate::bucket::layout::BucketLayout;
@@ -35,7 +35,7 @@ struct Bucket {
 
 struct Shard {
     buffer: Buffer,
-    arrival: Turn,
+    arrival: Addition,
 }
 
 enum BucketMemory {
@@ -64,7 +64,7 @@ impl HostStore {
                 }),
                 shard: (keep == KeptGradients::Sharded).then(|| Shard {
                     buffer: Buffer::zeroed(layout.dtype, own).compress(compression),
-                    arrival: Turn::First,
+                    arrival: Addition::First,
                 }),
                 replicating: None,
             })
@@ -129,8 +129,8 @@ impl GradientStore for HostStore {
         let gradient = gradient.try_into_data();
         let gradient = gradient.map_err(|e| self.unreadable(parameter, e.to_string()))?;
         let arrival = match mem::replace(&mut self.present[parameter], true) {
-            true => Turn::Further,
-            false => Turn::First,
+            true => Addition::Further,
+            false => Addition::First,
         };
         if matches!(self.buckets[index].memory, BucketMemory::None) {
             self.buckets[index].memory = BucketMemory::Here(self.new_memory(index));
@@ -200,7 +200,7 @@ impl GradientStore for HostStore {
             Some(own) => {
                 let part = self.partition.shard_of(index);
                 elements::take_shard(&mut own.buffer, &buffer, &part, own.arrival)?;
-                own.arrival = Turn::Further;
+                own.arrival = Addition::Further;
                 BucketMemory::None
             }
         };
@@ -219,7 +219,7 @@ impl GradientStore for HostStore {
                 let part = self.partition.shard_of(index);
                 let own = Buffer::zeroed(buffer.dtype(), part.len());
                 let mut own = own.compress(self.partition.compression);
-                elements::take_shard(&mut own, buffer, &part, Turn::First)?;
+                elements::take_shard(&mut own, buffer, &part, Addition::First)?;
                 own
             }
             _ => return Ok(()),
@@ -286,7 +286,7 @@ impl GradientStore for HostStore {
             Some((None, BucketMemory::Here(buffer))) => buffer,
             _ => return Ok(()),
         };
-        elements::put(buffer, &place, &gradient, Turn::First)?;
+        elements::put(buffer, &place, &gradient, Addition::First)?;
         Ok(())
     }
 
@@ -371,7 +371,7 @@ impl GradientStore for HostStore {
     fn reset(&mut self) {
         self.present.fill(false);
         for own in self.buckets.iter_mut().filter_map(|b| b.shard.as_mut()) {
-            own.arrival = Turn::First;
+            own.arrival = Addition::First;
         }
     }
 

@@ -23,7 +23,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::matrix::{address, arg, memory};
-use super::operation::{Given, Operation};
+use super::operation::{BackwardInput, Operation};
 use super::split::{HALF, split};
 use super::tensor_cores::{VECTOR, has_instructions};
 use backward::{gradient_of_queries, gradients_of_keys_and_values};
@@ -222,7 +222,7 @@ impl Operation<1> for FlashAttention {
         result
     }
 
-    fn backward(&self, Given { x: qkv, dy, .. }: Given) -> [Option<CubeTensor>; 1] {
+    fn backward(&self, BackwardInput { x: qkv, dy, .. }: BackwardInput) -> [Option<CubeTensor>; 1] {
         let gradient = self.kept.get().and_then(|kept| {
             let factors = kept.halves.clone().or(qkv)?;
             Some(self.gradient(factors, kept, dy))

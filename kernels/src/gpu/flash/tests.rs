@@ -5,7 +5,7 @@ use burn::backend::Cube;
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use super::super::matrix::primitive;
-use super::super::operation::{Given, Operation, ToFirst};
+use super::super::operation::{BackwardInput, Operation, ToFirst};
 use super::super::test_device::device;
 use super::FlashAttention;
 
@@ -106,7 +106,7 @@ fn compute(device: &Device, case: Case, given: &[Tensor<3>; 2], dtype: FloatDTyp
     let [qkv, dy] = given.each_ref().map(on);
     let flash = FlashAttention::new(&qkv, case.heads).unwrap();
     let result = flash.forward([qkv.clone()]);
-    let given = Given {
+    let given = BackwardInput {
         x: flash.reads_input().then_some(qkv),
         dy,
         to_first: ToFirst {
