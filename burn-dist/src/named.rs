@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {kind} `{name}`; choose one of {known}")]
 pub struct UnknownName {
-    /// What it should name, such as `strategy`.
+    /// The kind of name, such as `strategy`.
     pub kind: &'static str,
     /// The name.
     pub name: String,
