@@ -1,28 +1,56 @@
-//! Checks that all ranks make the same call, with a maximum that they compute anyway.
+//! Facts that ranks tell each other at the end of a step, in a maximum that they take anyway.
 
-/// Bytes that ranks compare.
-const SAID: usize = 8;
+/// Bytes of a learning rate and of a weight.
+const WORD: usize = 8;
 
-/// A value in a form whose maximum over all ranks shows whether they agree: each byte and its
-/// complement. The maxima are complements only if all ranks have the same byte.
-pub(crate) struct Agreement([[u8; SAID]; 2]);
+/// What one rank says, as bytes whose maximum over all ranks tells everything.
+///
+/// The first bytes are a learning rate and its complement. The largest byte and the largest
+/// complement are complements if and only if all ranks have the same byte. In a weighted step, a
+/// weight of each rank follows; every rank fills in its own and leaves zeros for the others.
+pub(crate) struct Agreement(Vec<u8>);
+
+/// What all ranks have said.
+pub(crate) struct Agreed {
+    /// Whether all learning rates are equal, bit by bit.
+    pub(crate) on_rate: bool,
+    /// The weight of each rank; empty if the step is not weighted.
+    pub(crate) weights: Vec<f64>,
+}
 
 impl Agreement {
-    /// Compares the ranks' learning rates.
+    /// All ranks are to step with the same learning rate.
     pub(crate) fn on_rate(learning_rate: f64) -> Self {
         let said = learning_rate.to_le_bytes();
-        Self([said, said.map(|byte| !byte)])
+        Self([said, said.map(|byte| !byte)].concat())
+    }
+
+    /// Adds the weight of this `rank` of `size` ranks.
+    pub(crate) fn with_weight(mut self, weight: f64, rank: usize, size: usize) -> Self {
+        let own = |other| if other == rank { weight } else { 0.0 };
+        self.0
+            .extend((0..size).flat_map(|other| own(other).to_le_bytes()));
+        self
     }
 
     /// The bytes that take part in the maximum.
     pub(super) fn bytes(&self) -> &[u8] {
-        self.0.as_flattened()
+        &self.0
     }
+}
 
-    /// Whether all ranks gave the same value, from the maximum of their bytes.
-    pub(super) fn is_reached(maximum: &[u8]) -> bool {
-        let (most, least) = maximum.split_at(maximum.len() / 2);
-        most.len() == SAID && most.iter().zip(least).all(|(most, not)| *most == !not)
+impl Agreed {
+    /// Reads the maximum over all ranks.
+    pub(super) fn of(maximum: &[u8]) -> Self {
+        let mut words = maximum.chunks_exact(WORD);
+        let mut word = || words.next()?.try_into().ok();
+        let rates: [Option<[u8; WORD]>; 2] = [word(), word()];
+        let weights = std::iter::from_fn(word).map(f64::from_le_bytes).collect();
+        let on_rate = match rates {
+            [Some(most), Some(least)] => most.iter().zip(&least).all(|(most, not)| *most == !not),
+            _ => false,
+        };
+        Self { on_rate, weights }
     }
 }
 
@@ -30,19 +58,38 @@ impl Agreement {
 mod tests {
     use super::*;
 
-    #[test]
-    fn it_is_reached_where_all_say_the_same_to_the_bit() {
-        let reached = |rates: &[f64]| {
-            let mut maximum = vec![0; 2 * SAID];
-            for rate in rates {
-                for (most, own) in maximum.iter_mut().zip(Agreement::on_rate(*rate).bytes()) {
-                    *most = (*most).max(*own);
-                }
+    fn maximum(all: &[Agreement]) -> Vec<u8> {
+        let mut maximum = vec![0; all[0].bytes().len()];
+        for said in all {
+            for (most, own) in maximum.iter_mut().zip(said.bytes()) {
+                *most = (*most).max(*own);
             }
-            Agreement::is_reached(&maximum)
+        }
+        maximum
+    }
+
+    #[test]
+    fn rates_agree_if_they_are_equal_to_the_bit() {
+        let agreed = |rates: &[f64]| {
+            let all: Vec<_> = rates.iter().map(|rate| Agreement::on_rate(*rate)).collect();
+            Agreed::of(&maximum(&all)).on_rate
         };
-        assert!(reached(&[0.1]) && reached(&[1e-3, 1e-3, 1e-3]));
-        assert!(!reached(&[0.1, 0.1f64.next_up()]) && !reached(&[0.0, -0.0]));
-        assert!(!reached(&[0.1, 0.2, 0.1]) && !Agreement::is_reached(&[]));
+        assert!(agreed(&[0.1]) && agreed(&[1e-3, 1e-3, 1e-3]));
+        assert!(!agreed(&[0.1, 0.1f64.next_up()]) && !agreed(&[0.0, -0.0]));
+        assert!(!agreed(&[0.1, 0.2, 0.1]) && !Agreed::of(&[]).on_rate);
+    }
+
+    #[test]
+    fn weights_arrive_in_the_order_of_the_ranks() {
+        let weights = [3.5, 0.0, 1e30];
+        let say = |rank: usize| Agreement::on_rate(0.1).with_weight(weights[rank], rank, 3);
+        let agreed = Agreed::of(&maximum(&[say(0), say(1), say(2)]));
+        assert!(agreed.on_rate);
+        assert_eq!(agreed.weights, weights);
+        assert!(
+            Agreed::of(Agreement::on_rate(0.1).bytes())
+                .weights
+                .is_empty()
+        );
     }
 }

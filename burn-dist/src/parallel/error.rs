@@ -332,6 +332,20 @@ pub enum ParallelError {
          with this model"
     )]
     NoGradients,
+    /// The weights of a step cannot be divided by.
+    #[error(
+        "the weights of this step add up to {total} over all ranks; give at least one micro-batch a weight above 0"
+    )]
+    NoWeight {
+        /// Sum of all weights.
+        total: f64,
+    },
+    /// A rank has no batch while another has one.
+    #[error("rank {rank} has no batch at all, and another rank has; give every rank at least one")]
+    NoBatch {
+        /// The rank.
+        rank: usize,
+    },
     /// A call between micro-batches of a step that is allowed only between steps.
     #[error(
         "{what} only between steps, but {done} of {accumulate} micro-batches of this step are \

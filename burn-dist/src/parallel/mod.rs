@@ -30,6 +30,7 @@ mod error;
 mod estimate;
 mod gradients;
 mod groups;
+mod join;
 mod optimizer;
 mod options;
 mod plain;
@@ -43,6 +44,7 @@ mod trained;
 mod unhooked;
 mod update;
 mod visited;
+mod weighted;
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,6 +59,7 @@ pub use error::ParallelError;
 pub use estimate::{MemoryEstimate, ParameterState};
 pub use gradients::Gradients;
 pub use groups::{ParameterGroup, is_norm_or_bias, path_matches};
+pub use join::{Join, Turn};
 pub use optimizer::ParameterOptimizer;
 pub use options::{ParallelOptions, ShardWithin, Strategy, UnknownRanks};
 pub use replicas::Checksum;
@@ -78,6 +81,7 @@ use optimizer::OptimizerState;
 use plain::Bare;
 use replicas::Which;
 use shard_groups::ShardGroups;
+use weighted::Weights;
 
 /// A model that all ranks of a group train together.
 ///
@@ -130,6 +134,7 @@ pub struct Parallel<M: Module> {
     sums: Option<RankSums>,
     /// Micro-batches of the current step that backward has seen.
     micro_batches: usize,
+    weights: Weights,
 }
 
 /// Loads parameters and buffers of a saved state into `model`, for use without more training.
@@ -242,6 +247,7 @@ impl<M: Module> Parallel<M> {
             ema,
             sums,
             micro_batches: 0,
+            weights: Weights::default(),
         })
     }
 
@@ -326,8 +332,8 @@ impl<M: Module> Parallel<M> {
     /// freeze or unfreeze some), save a checkpoint, call [`into_model`](Self::into_model), change
     /// the model, and restore the checkpoint into a new `Parallel`.
     ///
-    /// All ranks make the same number of calls. A rank that runs out of batches computes a loss of
-    /// any batch times 0, whose gradients are zero.
+    /// All ranks make the same number of calls. If ranks have different numbers of batches, use
+    /// [`join`](Self::join).
     pub fn model(&self) -> &M {
         forget_depth();
         sum_over(self.sums.as_ref());
@@ -414,6 +420,9 @@ impl<M: Module> Parallel<M> {
         if let Some(loss_scale) = self.loss_scale.as_ref().filter(|_| rank == 0) {
             share.add_scalars(LOSS_SCALE, loss_scale.scalars());
         }
+        if rank == 0 {
+            share.add_scalars(weighted::NAME, self.weights.scalars());
+        }
         if let Some(ema) = ema.filter(|_| rank == 0) {
             share.add_scalars(ema::NAME, ema.scalars());
         }
@@ -470,6 +479,8 @@ impl<M: Module> Parallel<M> {
                 .restore(scalars)
                 .map_err(|reason| ParallelError::restore(LOSS_SCALE, reason))?;
         }
+        self.weights
+            .restore(&state::scalars(source, weighted::NAME));
         if let Some(ema) = &mut self.ema
             && !ema.restore(own, device, source)?
         {
@@ -518,7 +529,7 @@ impl<M: Module> Parallel<M> {
     pub fn discard(&mut self) -> Result<(), ParallelError> {
         self.agree("discard")?;
         self.reducer.discard()?;
-        self.micro_batches = 0;
+        self.end_step();
         Ok(())
     }
 

@@ -34,6 +34,9 @@ pub struct StepReport {
     ///
     /// It also counts those before a resume. 0 without a loss scale.
     pub skipped_steps: u64,
+    /// Sum of all weights of the step over all ranks, after
+    /// [`backward_weighted`](Parallel::backward_weighted).
+    pub weight: Option<f64>,
 }
 
 /// The decision on a step from its reduced gradients, and the factor to multiply them by.
@@ -96,6 +99,20 @@ impl<M: Module> Parallel<M> {
     ///
     /// The other ranks learn of it at once, and no rank can go on.
     pub fn backward(&mut self, loss: Tensor<1>) -> Result<(), ParallelError> {
+        self.check_kind(false)?;
+        let accumulate = self.options.accumulate;
+        self.backward_of(loss, |loss| match accumulate {
+            1 => loss,
+            accumulate => loss.div_scalar(accumulate as f64),
+        })
+    }
+
+    /// Computes the gradients of `loss` after `share` has scaled it to its part of the step.
+    pub(super) fn backward_of(
+        &mut self,
+        loss: Tensor<1>,
+        share: impl FnOnce(Tensor<1>) -> Tensor<1>,
+    ) -> Result<(), ParallelError> {
         forget_depth();
         // Another model of this thread may be next.
         if let Some(sums) = &self.sums {
@@ -112,15 +129,11 @@ impl<M: Module> Parallel<M> {
         // Reports a sum that failed during the forward pass. Otherwise the next sum would wait for
         // ranks that know of the failure.
         self.check_sums()?;
-        let accumulate = self.options.accumulate;
         let begun = self
             .reducer
-            .begin_backward(self.micro_batches + 1 == accumulate);
+            .begin_backward(self.micro_batches + 1 == self.options.accumulate);
         self.in_order(begun)?;
-        let mut loss = loss;
-        if accumulate > 1 {
-            loss = loss.div_scalar(accumulate as f64);
-        }
+        let mut loss = share(loss);
         if let Some(loss_scale) = &self.loss_scale {
             loss = loss.mul_scalar(loss_scale.scale());
         }
@@ -231,10 +244,17 @@ impl<M: Module> Parallel<M> {
             };
             return tell_others(&self.group, Err(refused));
         }
-        let agreed = self.reducer.wait(&Agreement::on_rate(learning_rate));
-        if !self.in_order(agreed)? {
+        let mut said = Agreement::on_rate(learning_rate);
+        if let Some(weight) = self.weights.of_step() {
+            said = said.with_weight(weight, self.group.rank(), self.group.size());
+        }
+        let agreed = self.reducer.wait(&said);
+        let agreed = self.in_order(agreed)?;
+        if !agreed.on_rate {
             return Err(self.other_rates(learning_rate));
         }
+        let weighted = self.weights.share(&agreed.weights)?;
+        let share = weighted.map_or(share, |weighted| weighted.share);
         if !self.reducer.has_gradients() {
             // All ranks know it.
             return Err(ParallelError::NoGradients);
@@ -256,7 +276,7 @@ impl<M: Module> Parallel<M> {
             self.update(learning_rate, verdict.factor)?;
         }
         self.reducer.reset();
-        self.micro_batches = 0;
+        self.end_step();
         if let Some(loss_scale) = &mut self.loss_scale {
             loss_scale.update(!verdict.finite)?;
         }
@@ -267,7 +287,14 @@ impl<M: Module> Parallel<M> {
             waited,
             loss_scale: scale,
             skipped_steps: self.loss_scale.as_ref().map_or(0, LossScale::skipped),
+            weight: weighted.map(|weighted| weighted.total),
         })
+    }
+
+    /// The next backward begins a new step.
+    pub(super) fn end_step(&mut self) {
+        self.micro_batches = 0;
+        self.weights.end_step();
     }
 
     fn update(&mut self, learning_rate: f64, factor: Option<f64>) -> Result<(), ParallelError> {
@@ -297,7 +324,7 @@ impl<M: Module> Parallel<M> {
 
     /// Tells the others of a call that is out of order here: they may wait for this rank's part of
     /// a step.
-    fn in_order<T>(&self, outcome: Result<T, BucketError>) -> Result<T, ParallelError> {
+    pub(super) fn in_order<T>(&self, outcome: Result<T, BucketError>) -> Result<T, ParallelError> {
         match outcome {
             Err(error @ BucketError::Order(_)) => tell_others(&self.group, Err(error.into())),
             other => Ok(other?),

@@ -17,6 +17,7 @@ mod rank_sums;
 mod ranks;
 mod single;
 mod types;
+mod weighted;
 mod whole;
 mod writer;
 mod zero;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Health, Phase, Reducer, State};
 use crate::ReduceOp;
-use crate::bucket::agreement::Agreement;
+use crate::bucket::agreement::{Agreed, Agreement};
 use crate::bucket::error::BucketError;
 use crate::bucket::partition::KeptGradients;
 
@@ -63,8 +63,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Waits until all buckets hold the mean over ranks. Returns whether all ranks `said` the same.
-    pub(crate) fn wait(&self, said: &Agreement) -> Result<bool, BucketError> {
+    /// Waits until all buckets hold the mean over ranks. Returns what all ranks `said`.
+    pub(crate) fn wait(&self, said: &Agreement) -> Result<Agreed, BucketError> {
         let mut state = self.lock();
         self.check(&mut state)?;
         if state.phase != Phase::Sent {
@@ -75,7 +75,7 @@ impl Reducer {
         let received = self.receive_all(&mut state, said.bytes());
         let said = received.map_err(|error| self.fail(&mut state, error))?;
         state.phase = Phase::Reduced;
-        Ok(Agreement::is_reached(&said))
+        Ok(Agreed::of(&said))
     }
 
     /// Whether any rank had a gradient for any parameter, after [`wait`](Self::wait).

@@ -25,7 +25,7 @@ fn in_host_memory(partition: Partition) -> Reducer {
 
 /// Waits for the gradients of a step, as a step does.
 fn wait(reducer: &Reducer) {
-    assert!(reducer.wait(&Agreement::on_rate(0.1)).unwrap());
+    assert!(reducer.wait(&Agreement::on_rate(0.1)).unwrap().on_rate);
 }
 
 fn reducer_of(dtypes: &[DType]) -> Reducer {
@@ -431,7 +431,8 @@ mod resident {
             (
                 reducer
                     .wait(&Agreement::on_rate(0.1))
-                    .unwrap_err()
+                    .err()
+                    .unwrap()
                     .to_string(),
                 group,
             )
