@@ -85,6 +85,7 @@ mod flat;
 mod fused;
 pub mod group;
 pub mod launch;
+mod mean;
 mod named;
 pub mod nccl;
 mod open_files;
@@ -93,6 +94,7 @@ pub mod precision;
 mod process;
 mod reduce;
 pub mod rendezvous;
+mod run;
 mod shard;
 pub mod thread_limit;
 pub mod transport;
@@ -110,6 +112,8 @@ pub use error::{CollectiveError, Error};
 pub use group::{
     Abort, Algorithm, Busy, Connecting, GroupOptions, Handle, ProcessGroup, TransportKind,
 };
+pub use mean::WeightedMean;
 pub use named::UnknownName;
 pub use open_files::TooFewOpenFiles;
+pub use run::{Run, run};
 pub use shard::{Cuts, shard};

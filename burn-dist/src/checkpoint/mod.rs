@@ -58,6 +58,7 @@
 //! }
 //! ```
 
+mod checkpoints;
 mod error;
 mod folder;
 mod manifest;
@@ -65,6 +66,7 @@ mod shard;
 mod source;
 mod writer;
 
+pub use checkpoints::{Checkpoints, Resumed};
 pub use error::CheckpointError;
 pub use folder::{Found, abandon_after, leftovers, list, newest_good, newest_good_by};
 pub use manifest::{FileEntry, Manifest};

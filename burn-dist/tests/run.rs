@@ -1,0 +1,162 @@
+//! `burn_dist::run` and the checkpoints of a loop, with processes that succeed, fail and panic.
+
+mod world_support;
+
+use std::process::{ExitCode, exit};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor};
+use burn_dist::checkpoint::{Checkpoints, list};
+use burn_dist::parallel::{Parallel, Strategy};
+use burn_dist::{GroupOptions, ProcessGroup, ReduceOp, Run};
+use world_support::*;
+
+/// Not a test. The tests below start this executable to run it: first as the launcher, then as its
+/// ranks.
+#[test]
+fn parts() {
+    let Some(part) = part() else { return };
+    let done = AtomicBool::new(false);
+    let code = Run::new().nproc(2).start(|world, group| {
+        let mut sum = [1 + world.rank() as i64];
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        println!("rank {} has the sum {}", world.rank(), sum[0]);
+        match (part.as_str(), world.rank()) {
+            ("fails", 1) => return Err("no such luck".into()),
+            ("panics", 1) => panic!("out of ideas"),
+            ("fails" | "panics", _) => group.barrier()?,
+            _ => {}
+        }
+        done.store(true, Ordering::Relaxed);
+        Ok(())
+    });
+    // `ExitCode` cannot be read: the test harness must not print its own result.
+    let failed = code != ExitCode::SUCCESS;
+    exit(match (failed, part.as_str()) {
+        (false, _) => 0,
+        (true, "panics") if !done.load(Ordering::Relaxed) => 101,
+        (true, _) => 1,
+    });
+}
+
+fn play_part(name: &'static str) -> (Option<i32>, String) {
+    limited(move || {
+        let (status, output) = Process::start(play(name)).end();
+        (status.code(), output)
+    })
+}
+
+#[test]
+fn ranks_are_started_and_connected() {
+    let (code, output) = play_part("succeeds");
+    assert_eq!(code, Some(0), "{output}");
+    for rank in 0..2 {
+        assert!(
+            output.contains(&format!("rank {rank} has the sum 3")),
+            "{output}"
+        );
+    }
+}
+
+#[test]
+fn the_rank_that_fails_is_named_with_its_error() {
+    let (code, output) = play_part("fails");
+    assert_ne!(code, Some(0), "{output}");
+    assert!(output.contains("error on rank 1: no such luck"), "{output}");
+    assert!(
+        output.contains("error: rank 1 exited with code 1: no such luck"),
+        "{output}"
+    );
+}
+
+#[test]
+fn a_panic_ends_all_ranks_and_names_its_own() {
+    let (code, output) = play_part("panics");
+    assert_ne!(code, Some(0), "{output}");
+    assert!(output.contains("out of ideas"), "{output}");
+    assert!(output.contains("error: rank 1"), "{output}");
+    assert!(!output.contains("bug"), "{output}");
+}
+
+/// Runs `rank` on two ranks, which are threads.
+fn on_two<T: Send>(rank: impl Fn(ProcessGroup) -> T + Sync) -> Vec<T> {
+    let options = GroupOptions {
+        timeout: Duration::from_secs(20),
+        ..GroupOptions::default()
+    };
+    let groups = ProcessGroup::in_process(2, &options).unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = groups
+            .into_iter()
+            .map(|group| scope.spawn(|| rank(group)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+fn train(parallel: &mut Parallel<Linear>, steps: std::ops::RangeInclusive<u64>) {
+    let device = Device::flex().autodiff();
+    for step in steps {
+        let batch = Tensor::<2>::ones([4, 3], &device) * (step as f32);
+        let loss = parallel.model().forward(batch).square().mean();
+        parallel.backward(loss).unwrap();
+        parallel.step(0.01).unwrap();
+    }
+}
+
+fn parallel(group: &ProcessGroup) -> Parallel<Linear> {
+    let model = LinearConfig::new(3, 2).init(&Device::flex().autodiff());
+    Parallel::new(model, AdamWConfig::new(), Strategy::Zero2, group).unwrap()
+}
+
+#[test]
+fn a_loop_resumes_from_its_newest_good_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = on_two(|group| {
+        let mut parallel = parallel(&group);
+        let mut checkpoints = Checkpoints::open(folder.path(), &group).unwrap().keep(2);
+        assert_eq!(checkpoints.resume(&mut parallel).unwrap(), None);
+        for step in 1..=6 {
+            train(&mut parallel, step..=step);
+            let meta = serde_json::json!({ "half": step / 2 });
+            checkpoints.save(step, &parallel, meta).unwrap();
+        }
+        checkpoints.finish().unwrap();
+        train(&mut parallel, 7..=8);
+        parallel.checksum().unwrap()
+    });
+    let steps: Vec<u64> = list(folder.path())
+        .unwrap()
+        .iter()
+        .map(|found| found.step)
+        .collect();
+    assert_eq!(steps, [5, 6]);
+    // The newest is damaged, so the one before counts.
+    let newest = folder.path().join("step-0000000006");
+    let shard = std::fs::read_dir(&newest)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| {
+            path.extension()
+                .is_some_and(|ending| ending == "safetensors")
+        })
+        .unwrap();
+    let mut bytes = std::fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&shard, bytes).unwrap();
+    let resumed = on_two(|group| {
+        let mut parallel = parallel(&group);
+        let checkpoints = Checkpoints::open(folder.path(), &group).unwrap();
+        let at = checkpoints.resume(&mut parallel).unwrap().unwrap();
+        assert_eq!((at.step, at.meta["half"].as_u64()), (5, Some(2)));
+        train(&mut parallel, 6..=8);
+        parallel.checksum().unwrap()
+    });
+    assert_eq!(resumed, whole);
+}
