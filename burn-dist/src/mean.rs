@@ -4,8 +4,8 @@ use crate::{Error, ProcessGroup, ReduceOp};
 
 /// A mean over samples, tokens or any other weight.
 ///
-/// Each rank adds its own values; [`reduce`](Self::reduce) makes it the mean over all ranks, however
-/// unequal their shares are. Sums are `f64`.
+/// Each rank adds its own values. [`reduce`](Self::reduce) makes it the mean over all ranks,
+/// however unequal their shares are. Sums are `f64`.
 ///
 /// ```
 /// use burn_dist::{ProcessGroup, WeightedMean};

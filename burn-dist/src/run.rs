@@ -39,9 +39,9 @@ const ABORT_AFTER: Duration = Duration::from_secs(30);
 /// }
 /// ```
 ///
-/// If `work` fails or panics, all other ranks end with its reason, and the error is printed with its
-/// causes. A rank that hangs after the run has failed is ended after 30 s. To choose the number of
-/// ranks or the options of the group in the program, use [`Run`].
+/// If `work` fails or panics, all other ranks end with its reason, and the error is printed with
+/// its causes. A rank that hangs after the run has failed is ended after 30 s. To choose the number
+/// of ranks or the options of the group in the program, use [`Run`].
 pub fn run(
     work: impl FnOnce(&World, &ProcessGroup) -> Result<(), Box<dyn Error + Send + Sync>>,
 ) -> ExitCode {

@@ -1,0 +1,1 @@
+//! Samplers and batches of any data set for distributed training.
