@@ -10,7 +10,7 @@ use crate::transport::TransportError;
 use crate::wire::SecretError;
 
 /// Any error of this crate.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum Error {
     /// The rank of this process is unknown.
     #[error(transparent)]
@@ -47,6 +47,8 @@ pub enum Error {
     WrongType(#[from] WrongType),
 }
 
+crate::debug_is_display!(Error);
+
 impl Error {
     /// The collective's error, if it is one.
     pub fn collective(&self) -> Option<&CollectiveError> {
@@ -65,7 +67,7 @@ impl Error {
 ///   [`Cuts`](Self::Cuts) depend on this rank's arguments and are found before anything is sent.
 ///   Ranks with other arguments wait for this rank until the timeout.
 /// - All ranks see [`TooLarge`](Self::TooLarge) alike.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum CollectiveError {
     /// Two ranks called different collectives.
     #[error(
@@ -168,3 +170,5 @@ pub enum CollectiveError {
     #[error("the progress thread of the group ended")]
     NoProgress,
 }
+
+crate::debug_is_display!(CollectiveError);

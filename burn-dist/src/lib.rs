@@ -92,6 +92,7 @@ mod open_files;
 pub mod parallel;
 pub mod precision;
 mod process;
+mod readable;
 mod reduce;
 pub mod rendezvous;
 mod run;

@@ -1,7 +1,7 @@
 //! Enums whose variants have names in configurations and messages.
 
 /// A name that no variant has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {kind} `{name}`; choose one of {known}")]
 pub struct UnknownName {
     /// The kind of name, such as `strategy`.
@@ -11,6 +11,8 @@ pub struct UnknownName {
     /// All names, separated by commas.
     pub known: String,
 }
+
+crate::debug_is_display!(UnknownName);
 
 /// Gives an enum `ALL`, `name` and `Display`; with `parsed as "strategy"`, also `FromStr`.
 macro_rules! named {

@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const OTHERS: u64 = 64;
 
 /// The limit of open files is too low.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{ranks} ranks need {needed} open files on this host, but the limit is {allowed}. Raise it \
      (`ulimit -Hn`, `nofile` in limits.conf, LimitNOFILE of a service), or start fewer ranks"
@@ -20,6 +20,8 @@ pub struct TooFewOpenFiles {
     /// Largest number that it may have.
     pub allowed: u64,
 }
+
+crate::debug_is_display!(TooFewOpenFiles);
 
 /// Lets this process open `each` more files for each of `ranks` ranks. The limit is raised only if
 /// necessary, since child processes inherit it.

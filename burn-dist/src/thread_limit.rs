@@ -19,12 +19,14 @@ const HUGE_STACK: usize = 4 << 30;
 const STACK: usize = 64 << 10;
 
 /// The system refuses another thread or process.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot start another thread or process: {reason}. {cure}")]
 pub struct NoThreads {
     reason: String,
     cure: &'static str,
 }
+
+crate::debug_is_display!(NoThreads);
 
 const CURE: &str = "Raise the limit (`ulimit -u` or `-v`, `nproc` in limits.conf, TasksMax of a \
                     service, --pids-limit of a container), or start fewer ranks or threads \

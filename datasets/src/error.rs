@@ -5,8 +5,19 @@ use std::path::{Path, PathBuf};
 
 use crate::area::Area;
 
+/// Implements `Debug` of error types as their `Display`, because `fn main() -> Result` prints it.
+macro_rules! debug_is_display {
+    ($error:ty) => {
+        impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
 /// The reason why a data set, or a part of it, cannot be read.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum DatasetError {
     /// Files of a data set are missing.
@@ -366,6 +377,8 @@ pub enum DatasetError {
         message: String,
     },
 }
+
+debug_is_display!(DatasetError);
 
 impl DatasetError {
     /// Refuses an area outside an image of this size.

@@ -1,7 +1,19 @@
 //! Errors of model configurations.
 
+/// Implements `Debug` of error types as their `Display`, because `fn main() -> Result` prints it.
+macro_rules! debug_is_display {
+    ($error:ty) => {
+        impl std::fmt::Debug for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+pub(crate) use debug_is_display;
+
 /// An invalid model configuration.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ModelError {
     /// A size that must be at least one is zero.
     #[error("{model}: `{field}` is 0, but must be at least 1")]
@@ -88,3 +100,5 @@ pub enum ModelError {
         model: &'static str,
     },
 }
+
+debug_is_display!(ModelError);

@@ -12,13 +12,15 @@ use models::weights::WeightsError;
 use crate::config::ConfigError;
 
 /// Weights file that a model cannot start from.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("cannot load model.weights: {source}{}", hint(*other_head))]
 pub struct InitialError {
     /// Whether all but the last layer fits.
     pub(crate) other_head: bool,
     pub(crate) source: WeightsError,
 }
+
+burn_dist::debug_is_display!(InitialError);
 
 fn hint(other_head: bool) -> &'static str {
     match other_head {
@@ -31,7 +33,7 @@ fn hint(other_head: bool) -> &'static str {
 }
 
 /// Any error of a run.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum TrainError {
     /// The configuration cannot be used.
     #[error(transparent)]
@@ -268,6 +270,8 @@ pub enum TrainError {
     #[error("{} is not a folder. Choose another with --run-dir", .0.display())]
     RunDirNotAFolder(PathBuf),
 }
+
+burn_dist::debug_is_display!(TrainError);
 
 fn more_than_one(number: usize) -> Option<usize> {
     (number > 1).then_some(number)

@@ -3,14 +3,14 @@
 /// Bytes of a learning rate and of a weight.
 const WORD: usize = 8;
 
-/// What one rank says, as bytes whose maximum over all ranks tells everything.
+/// A rank's words, as bytes. The maximum over all ranks tells everything.
 ///
 /// The first bytes are a learning rate and its complement. The largest byte and the largest
 /// complement are complements if and only if all ranks have the same byte. In a weighted step, a
 /// weight of each rank follows; every rank fills in its own and leaves zeros for the others.
 pub(crate) struct Agreement(Vec<u8>);
 
-/// What all ranks have said.
+/// The words of all ranks.
 pub(crate) struct Agreed {
     /// Whether all learning rates are equal, bit by bit.
     pub(crate) on_rate: bool,

@@ -4,7 +4,7 @@ use super::layout::ParameterSpec;
 use crate::{DType, Error};
 
 /// An error in collecting or reducing a gradient. The step and the reducer are lost.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum BucketError {
     /// A collective failed, here or on another rank.
     #[error(transparent)]
@@ -69,6 +69,8 @@ pub enum BucketError {
         reason: String,
     },
 }
+
+crate::debug_is_display!(BucketError);
 
 impl BucketError {
     /// A gradient with the wrong length or type; the parameter's part has `expected` elements.

@@ -17,7 +17,7 @@ mod store;
 pub use error::BucketError;
 pub use layout::{BucketSizes, ParameterSpec};
 
-pub(crate) use agreement::{Agreed, Agreement};
+pub(crate) use agreement::Agreement;
 pub(crate) use layout::BucketLayout;
 pub(crate) use partition::{KeptGradients, Partition};
 pub(crate) use reducer::Reducer;

@@ -36,7 +36,7 @@ pub struct Buffer {
 }
 
 /// The buffer holds another element type than requested.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(thiserror::Error, PartialEq, Eq)]
 #[error("the buffer holds {held} elements, not {asked}; read it as the type it was created with")]
 pub struct WrongType {
     /// The element type of the buffer.
@@ -44,6 +44,8 @@ pub struct WrongType {
     /// The requested element type.
     pub asked: DType,
 }
+
+crate::debug_is_display!(WrongType);
 
 impl Buffer {
     /// A plain buffer of `len` zeros.

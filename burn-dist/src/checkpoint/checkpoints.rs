@@ -46,7 +46,7 @@ pub struct Checkpoints {
     keep: usize,
 }
 
-/// Where a training goes on.
+/// The state that a training continues from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resumed {
     /// Steps done.
@@ -109,7 +109,7 @@ impl Checkpoints {
         }))
     }
 
-    /// Saves the state after `step` steps with a value of the caller's, of which rank 0's counts.
+    /// Saves the state after `step` steps with a value of the caller's. Rank 0's value counts.
     ///
     /// Files are written while training goes on. Returns the previous checkpoint if it has been
     /// written since the last call. Call it between two steps.

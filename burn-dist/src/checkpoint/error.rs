@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// An error in writing or reading a checkpoint.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The system refused an operation.
@@ -110,6 +110,8 @@ pub enum CheckpointError {
     #[error("the checkpoint writer thread ended unexpectedly")]
     Gone,
 }
+
+crate::debug_is_display!(CheckpointError);
 
 impl CheckpointError {
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {

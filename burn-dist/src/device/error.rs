@@ -3,7 +3,7 @@
 use super::DeviceChoice;
 
 /// The reason why a requested device is not available.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// The build lacks the backend.
@@ -31,3 +31,5 @@ pub enum DeviceError {
         reason: String,
     },
 }
+
+crate::debug_is_display!(DeviceError);

@@ -6,7 +6,7 @@ use crate::wire::SecretError;
 use crate::world::MAX_WORLD_SIZE;
 
 /// The reason why the environment does not describe a world.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum WorldError {
     /// A variable is not a number.
@@ -170,3 +170,5 @@ pub enum WorldError {
         source: KeyError,
     },
 }
+
+crate::debug_is_display!(WorldError);

@@ -20,7 +20,7 @@ use crate::wire::{Secret, SecretError};
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The reason why there is no key.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
     /// The folder of the key is unknown.
@@ -60,6 +60,8 @@ pub enum KeyError {
         source: io::Error,
     },
 }
+
+crate::debug_is_display!(KeyError);
 
 /// The key of the user with these variables; made if there is none.
 pub(super) fn load(vars: Vars) -> Result<Secret, KeyError> {

@@ -1,6 +1,8 @@
 //! Evaluation of a plain model in the precision of the training.
 
-use burn::module::{Module, ModuleVisitor, Param, Reparameterizer};
+use burn::module::{
+    LoraAdapter, Module, ModuleVisitor, Param, Reparameterization, Reparameterizer,
+};
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::{ParallelError, Precision, statistics};
@@ -16,8 +18,8 @@ use crate::autograd::GradHook;
 ///
 /// # Errors
 ///
-/// [`ParallelError::ReparameterizedInLowPrecision`], as in training: the cast would replace
-/// adapters such as LoRA's.
+/// [`ParallelError::ReparameterizedInLowPrecision`], as in training: a parameter with a
+/// reparameterization of another kind than LoRA's cannot be cast.
 pub fn autocast<M: Module>(model: M, precision: Precision) -> Result<M, ParallelError> {
     let Some(dtype) = precision.cast_to() else {
         return Ok(model);
@@ -30,7 +32,13 @@ pub fn autocast<M: Module>(model: M, precision: Precision) -> Result<M, Parallel
     }
 }
 
-/// Finds a parameter that already has a reparameterization, which a cast would replace.
+/// Whether the reparameterization of this name computes in the type of its own parameters, which
+/// are cast, and casts its base. Burn keeps it in place of a cast of the base.
+pub(super) fn computes_in_low_precision(name: &str) -> bool {
+    name == LoraAdapter::NAME
+}
+
+/// Finds a parameter that has a reparameterization and cannot be cast.
 #[derive(Default)]
 struct Adapters {
     path: Vec<String>,
@@ -43,7 +51,10 @@ struct Adapters {
 impl ModuleVisitor for Adapters {
     fn enter_module(&mut self, name: &str, container_type: &str) {
         // A reparameterization is visited right after its parameter.
-        if container_type == "Reparameterization" && self.found.is_none() {
+        if container_type == "Reparameterization"
+            && self.found.is_none()
+            && !computes_in_low_precision(name)
+        {
             self.found = Some((self.last.clone(), name.to_owned()));
         }
         self.path.push(name.to_owned());

@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{DType, Device, ExecutionError, Tensor, TensorData};
 
 use super::ParallelError;
-use super::replicas::{self, AutodiffPlace};
+use super::replicas::AutodiffPlace;
 use super::visited::keeps_path;
 use crate::{ProcessGroup, flat};
 
@@ -119,13 +119,7 @@ impl ModuleMapper for Cut<'_> {
         if self.outcome.is_err() {
             return param;
         }
-        let assumed = replicas::assumed_trainable(&param);
         if !param.is_require_grad() {
-            if assumed && self.take.is_some() {
-                self.outcome = Err(ParallelError::FrozenUnseen {
-                    path: self.path.join("."),
-                });
-            }
             return param;
         }
         match self.piece(param.base().inner().try_into_data()) {

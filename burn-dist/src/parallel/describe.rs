@@ -6,9 +6,9 @@ use burn::module::{Flag, Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::replicas::assumed_trainable;
+use super::replicas::is_lazy_and_trainable;
 use super::{ParallelError, ParallelOptions, ParameterOptimizer, Precision, Strategy};
-use super::{groups, statistics};
+use super::{autocast, groups, statistics};
 use crate::bucket::{ParameterSpec, gradient_dtype};
 use crate::{ProcessGroup, backend};
 
@@ -166,8 +166,8 @@ fn parse(rank: usize, bytes: &[u8]) -> Result<Description, ParallelError> {
 #[derive(Default)]
 struct Lister {
     precision: Precision,
-    /// Whether lazy parameters may be initialized, all at once. If not, they count as trainable and
-    /// as having the type of new tensors on their device.
+    /// Whether trainable lazy parameters may be initialized, all at once. If not, they count as
+    /// having the type of new tensors on their device.
     initializes: bool,
     /// Whether batch normalizations should use the statistics of all ranks.
     sums: bool,
@@ -201,7 +201,9 @@ impl ModuleVisitor for Lister {
             let (path, name) = (entry.path.clone(), name.to_owned());
             if entry.trainable {
                 self.fail(ParallelError::Reparameterized { path, name });
-            } else if self.precision != Precision::F32 {
+            } else if self.precision != Precision::F32
+                && !autocast::computes_in_low_precision(&name)
+            {
                 self.fail(ParallelError::ReparameterizedInLowPrecision { path, name });
             }
         }
@@ -219,12 +221,12 @@ impl ModuleVisitor for Lister {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let shape = param.lazy_shape().to_vec();
-        let assumed = !self.initializes && assumed_trainable(param);
-        let dtype = match assumed {
+        let is_lazy = !self.initializes && is_lazy_and_trainable(param);
+        let dtype = match is_lazy {
             true => param.lazy_device().settings().float_dtype.into(),
             false => param.dtype(),
         };
-        let trainable = assumed || param.is_require_grad();
+        let trainable = is_lazy || param.is_require_grad();
         self.push(trainable, shape.clone(), format!("{dtype:?}"));
         if !trainable {
             return;

@@ -5,7 +5,7 @@ use crate::bucket::BucketError;
 use crate::precision::{LossScaleError, Precision};
 
 /// An error in setting up a model or in training it on several ranks.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum ParallelError {
     /// A collective failed, here or on another rank.
     #[error(transparent)]
@@ -216,16 +216,6 @@ pub enum ParallelError {
         /// Its element type.
         dtype: crate::DType,
     },
-    /// A frozen parameter is not initialized.
-    #[error(
-        "parameter `{path}` is frozen and has no value yet. zero-3 shards a model before its \
-         parameters exist and treats them as trainable. Load the weights on every rank first, or \
-         read the parameter once with `val()`"
-    )]
-    FrozenUnseen {
-        /// Path of the parameter.
-        path: String,
-    },
     /// A matrix optimizer is given a parameter that is not a matrix.
     #[error(
         "the optimizer of `{path}` updates only two-dimensional parameters, but its shape is \
@@ -378,6 +368,8 @@ pub enum ParallelError {
         ranks: Vec<usize>,
     },
 }
+
+crate::debug_is_display!(ParallelError);
 
 impl ParallelError {
     pub(crate) fn restore(path: &str, reason: impl ToString) -> Self {

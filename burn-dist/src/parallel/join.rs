@@ -43,7 +43,7 @@ where
     I::Item: Clone,
 {
     /// Whether any rank has a batch. A collective call.
-    fn any(&self, own: bool) -> Result<bool, ParallelError> {
+    fn any_rank(&self, own: bool) -> Result<bool, ParallelError> {
         let mut any = [u8::from(own)];
         self.group.all_reduce::<u8>(&mut any, ReduceOp::Max)?;
         Ok(any[0] != 0)
@@ -51,7 +51,7 @@ where
 
     fn turn(&mut self) -> Result<Option<Turn<I::Item>>, ParallelError> {
         let own = self.batches.next();
-        if !self.any(own.is_some())? {
+        if !self.any_rank(own.is_some())? {
             return Ok(None);
         }
         let (is_repeated, batch) = match own {

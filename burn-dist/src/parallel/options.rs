@@ -139,12 +139,14 @@ impl FromStr for ShardWithin {
 }
 
 /// A text that names no set of ranks.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("shard_within is `{text}`; it must be `all`, `node` or a number of ranks")]
 pub struct UnknownRanks {
     /// The text.
     pub text: String,
 }
+
+crate::debug_is_display!(UnknownRanks);
 
 /// Options of [`Parallel`](super::Parallel), the same on every rank.
 #[derive(Clone, Debug, PartialEq)]

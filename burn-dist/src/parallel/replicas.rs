@@ -157,9 +157,18 @@ impl AutodiffPlace {
     }
 }
 
-/// Whether a parameter is still lazy. As far as can be known, it is then trainable.
-pub(super) fn assumed_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
-    !param.is_initialized() && param.lazy_device().is_autodiff()
+/// Whether a parameter is trainable and still lazy. Does not initialize it.
+///
+/// Burn keeps to itself whether a lazy parameter is frozen, but applies it to a value that is
+/// loaded. So this loads one element that pretends to have the parameter's shape.
+pub(super) fn is_lazy_and_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    let device = param.lazy_device();
+    if param.is_initialized() || !device.is_autodiff() {
+        return false;
+    }
+    let value = Tensor::<D>::zeros([1; D], &device.inner()).expand(param.lazy_shape());
+    let loaded = param.clone().transform_for_load(value.autodiff(), param.id);
+    loaded.is_require_grad()
 }
 
 struct Broadcast<'a> {
@@ -202,7 +211,9 @@ impl ModuleMapper for Broadcast<'_> {
     keeps_path!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if self.which == Which::Buffers && (assumed_trainable(&param) || param.is_require_grad()) {
+        if self.which == Which::Buffers
+            && (is_lazy_and_trainable(&param) || param.is_require_grad())
+        {
             return param;
         }
         let Some(values) = self.values(param.base().inner().try_into_data()) else {

@@ -31,7 +31,7 @@ pub(super) struct Weights {
 pub(super) struct Weighted {
     /// Sum of all weights.
     pub(super) total: f64,
-    /// What the reduced gradients are to be divided by.
+    /// Divisor of the reduced gradients.
     pub(super) share: f64,
 }
 

@@ -104,7 +104,7 @@ impl LossScaleOptions {
 }
 
 /// Steps overflow at the smallest scale.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, thiserror::Error)]
 #[error(
     "the gradients of {overflows} steps in a row contain NaN or infinity, although the loss scale \
      is at its minimum of {floor}: training diverges. Lower the learning rate, clip gradients, or \
@@ -116,6 +116,8 @@ pub struct LossScaleError {
     /// The floor.
     pub floor: f64,
 }
+
+crate::debug_is_display!(LossScaleError);
 
 /// The state to save.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -567,7 +567,12 @@ impl Monitor {
                 return Ok(());
             }
             Message::Waiting { waited, ranks } => {
-                tracing::warn!("{}", still_missing(self.address, waited, &ranks));
+                let text = still_missing(self.address, waited, &ranks);
+                match tracing::dispatcher::has_been_set() {
+                    true => tracing::warn!("{text}"),
+                    // Somebody waits in front of a program that shows no messages.
+                    false => eprintln!("warning: {text}"),
+                }
                 return Ok(());
             }
             _ => return Err("the store sent an unexpected message".into()),

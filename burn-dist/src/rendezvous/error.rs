@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The reason why ranks did not meet, or cannot exchange data any more.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousError {
     /// The world has several ranks but no address or secret.
@@ -294,6 +294,8 @@ pub enum RendezvousError {
         source: std::io::Error,
     },
 }
+
+crate::debug_is_display!(RendezvousError);
 
 impl RendezvousError {
     pub(crate) fn system(what: &'static str) -> impl Fn(std::io::Error) -> Self {

@@ -89,7 +89,7 @@ pub trait Transport: Send {
 }
 
 /// An error in moving bytes or in setting up a transport.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum TransportError {
     /// The peer closed its side, or its process is gone.
     #[error("rank {peer} closed the {transport} connection")]
@@ -140,6 +140,8 @@ pub enum TransportError {
         reason: String,
     },
 }
+
+crate::debug_is_display!(TransportError);
 
 impl TransportError {
     /// The rank that the error names, if it names one.

@@ -163,7 +163,7 @@ pub enum Purpose {
 }
 
 /// The reason why a handshake failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthError {
     /// The peer speaks another protocol.
@@ -213,6 +213,8 @@ pub enum AuthError {
     #[error(transparent)]
     Stream(#[from] StreamError),
 }
+
+crate::debug_is_display!(AuthError);
 
 /// Deadlines of the connecting side.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// The error of a stream.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
     /// The other side ended the connection.
@@ -19,6 +19,8 @@ pub enum StreamError {
     #[error(transparent)]
     Io(std::io::Error),
 }
+
+crate::debug_is_display!(StreamError);
 
 impl From<std::io::Error> for StreamError {
     fn from(error: std::io::Error) -> Self {

@@ -28,7 +28,7 @@ const STRETCH_PASSES: u32 = 2;
 const STRETCH_SALT: &[u8] = b"burn-dist 2026-11 secret of a run";
 
 /// The reason why a text or file is not a secret.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
     /// The text is too short to resist guessing.
@@ -72,6 +72,8 @@ pub enum SecretError {
     #[error("Argon2 cannot hash it: {0}")]
     Stretch(argon2::Error),
 }
+
+crate::debug_is_display!(SecretError);
 
 /// A 256-bit key, derived from text. Its `Debug` output hides it.
 #[derive(Clone)]

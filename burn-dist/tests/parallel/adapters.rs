@@ -2,7 +2,8 @@
 
 use burn::module::{Lora, Module};
 use burn::optim::SgdConfig;
-use burn_dist::parallel::{EmaOptions, Parallel, ParallelOptions, Strategy};
+use burn::tensor::{FloatDType, Tensor};
+use burn_dist::parallel::{EmaOptions, Parallel, ParallelOptions, Precision, Strategy};
 use burn_dist::{ProcessGroup, TransportKind};
 
 use crate::models::{Net, Values, batch, noise, on_ranks, scalar, values};
@@ -134,5 +135,85 @@ fn copies_keep_the_adapters_and_averages_are_those_of_the_adapters() {
             values(&after)
         });
         assert_eq!(ranks[0], ranks[1], "{strategy}");
+    }
+}
+
+#[test]
+fn adapters_train_in_low_precision() {
+    let train = |group: &ProcessGroup, strategy, precision| {
+        let options = ParallelOptions {
+            strategy,
+            precision,
+            ..ParallelOptions::default()
+        };
+        let mut parallel = Parallel::new(adapted(1), SgdConfig::new(), options, group).unwrap();
+        let predict = |model: &Net, inputs: Tensor<2>| {
+            let output = model.forward(inputs.cast(precision.compute_dtype()));
+            assert_eq!(output.dtype(), precision.compute_dtype().into());
+            output.cast(FloatDType::F32)
+        };
+        for step in 0..3 {
+            let start = 4 * group.rank();
+            let (inputs, targets) = batch(step, start..start + 4);
+            let output = predict(parallel.model(), inputs);
+            parallel
+                .backward((output - targets).square().mean())
+                .unwrap();
+            assert!(parallel.step(0.02).unwrap().applied);
+        }
+        parallel.verify_replicas().unwrap();
+        let (inputs, _) = batch(9, 0..4);
+        let cast = parallel.evaluate_autocast(|model| predict(model, inputs.inner()));
+        let cast: Vec<f32> = cast.unwrap().into_data().iter().collect();
+        (values(&parallel.into_model().unwrap()), cast)
+    };
+    for (strategy, precision) in STRATEGIES
+        .into_iter()
+        .flat_map(|strategy| [(strategy, Precision::Bf16), (strategy, Precision::F16)])
+    {
+        let ranks = on_ranks(2, TransportKind::Auto, move |group| {
+            (
+                train(&group, strategy, Precision::F32),
+                train(&group, strategy, precision),
+            )
+        });
+        let ((expected, full), (found, cast)) = &ranks[1];
+        for ((path, expected), (_, found)) in expected.iter().zip(found) {
+            let close = |(a, b): (&f32, &f32)| (a - b).abs() < 0.05;
+            let what = format!("{strategy} {precision} {path}");
+            assert!(expected.iter().zip(found).all(close), "{what}");
+            if !path.contains("lora") {
+                assert_eq!(expected, found, "{what}");
+            }
+        }
+        assert_ne!(trained(expected), trained(&values(&adapted(1))));
+        for (cast, full) in cast.iter().zip(full) {
+            assert!((cast - full).abs() < 0.05, "{cast} {full}");
+        }
+    }
+}
+
+/// A model whose adapters were just attached has lazy parameters that are frozen.
+#[test]
+fn fresh_adapters_train_under_every_strategy() {
+    for strategy in STRATEGIES {
+        on_ranks(2, TransportKind::Auto, move |group| {
+            let device = crate::device().autodiff();
+            let layer = burn::nn::LinearConfig::new(3, 4).init(&device);
+            let layer = layer.apply_lora(Lora::new(2, 4.0));
+            let bias = layer.bias.clone().unwrap();
+            assert!(!bias.is_initialized());
+            let mut parallel = Parallel::new(layer, SgdConfig::new(), strategy, &group).unwrap();
+            let paths = parallel.parameters().iter().map(|spec| spec.path.as_str());
+            assert_eq!(
+                paths.collect::<Vec<_>>(),
+                ["weight.lora.a", "weight.lora.b"]
+            );
+            let loss = parallel.model().forward(Tensor::<2>::ones([2, 3], &device));
+            parallel.backward(loss.square().mean()).unwrap();
+            parallel.step(0.1).unwrap();
+            let layer = parallel.into_model().unwrap();
+            assert!(!layer.bias.unwrap().is_require_grad());
+        });
     }
 }

@@ -1,6 +1,6 @@
 //! Mixed precision and its loss scale, on one rank and on several.
 
-use burn::module::{Lora, Module};
+use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNormConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
@@ -314,20 +314,49 @@ fn running_statistics_are_evaluated_in_the_precision_of_the_training() {
     assert_evaluates::<Normed>();
 }
 
-#[test]
-fn adapters_are_not_lost_where_parameters_are_cast() {
-    let adapted = Net::new(1).apply_lora(Lora::new(2, 4.0));
-    let error = autocast(adapted, Precision::F16).map(|_| ()).unwrap_err();
-    let text = error.to_string();
-    assert!(text.contains("has a reparameterization (lora)"), "{text}");
+/// A reparameterization of a user's own.
+#[derive(Module, Debug)]
+struct Doubled {
+    factor: Param<Tensor<1>>,
+}
+
+impl Reparameterization for Doubled {
+    const NAME: &'static str = "doubled";
+
+    fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        base * self.factor.val().reshape([1; D])
+    }
+}
+
+struct Double;
+
+impl Reparameterizer for Double {
+    type Reparam = Doubled;
+
+    fn reparameterize<const D: usize>(
+        &mut self,
+        _path: &str,
+        param: Param<Tensor<D>>,
+    ) -> (Param<Tensor<D>>, Option<Doubled>) {
+        let factor = Param::from_tensor(Tensor::from_floats([2.0], &param.lazy_device()));
+        (param.set_require_grad(false), Some(Doubled { factor }))
+    }
 }
 
 #[test]
-fn adapters_and_low_precision_are_refused_together() {
-    let adapted = Net::new(1).apply_lora(Lora::new(2, 4.0));
+fn reparameterizations_that_cannot_be_cast_are_refused() {
+    let doubled = Net::new(1).apply_reparameterization(Double);
+    let error = autocast(doubled.clone(), Precision::F16)
+        .map(|_| ())
+        .unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("has a reparameterization (doubled)"),
+        "{text}"
+    );
     let group = ProcessGroup::single();
     let options = options(Precision::Bf16);
-    let error = Parallel::new(adapted, AdamWConfig::new(), options, &group)
+    let error = Parallel::new(doubled, AdamWConfig::new(), options, &group)
         .map(|_| ())
         .unwrap_err();
     assert!(

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 const LISTED: usize = 10;
 
 /// An error in reading or writing weights, or in loading them into a model.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum WeightsError {
     /// A file cannot be opened or read.
     #[error("cannot read {}: {source}", path.display())]
@@ -102,6 +102,8 @@ pub enum WeightsError {
         reason: String,
     },
 }
+
+crate::error::debug_is_display!(WeightsError);
 
 /// All differences between a model and a file, by name in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

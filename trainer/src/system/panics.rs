@@ -61,7 +61,7 @@ pub fn end_on_panic(rank: usize) {
             Some(limit) => (limit.to_string(), format!("error on rank {rank}: {limit}")),
             None => {
                 let reason = format!("rank {rank} panicked: {info}");
-                let told = format!("error: {reason}; this is a bug");
+                let told = format!("error: {reason}");
                 (reason, told)
             }
         };

@@ -59,7 +59,7 @@ const THREADS_PER_RANK: usize = 5;
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 /// The reason why ranks could not be started.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
     /// A run needs at least one rank.
@@ -112,6 +112,8 @@ pub enum LaunchError {
     #[error("cannot listen for signals: {0}")]
     Signals(std::io::Error),
 }
+
+crate::debug_is_display!(LaunchError);
 
 /// Starts ranks of one program on this machine.
 ///

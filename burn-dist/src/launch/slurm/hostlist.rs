@@ -13,7 +13,7 @@ const LONGEST_NAME: usize = 4096;
 const MOST_DIGITS: usize = 20;
 
 /// The reason why a text is not a list of hosts.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostlistError {
     /// A bracket is not closed or not opened.
     #[error("unbalanced bracket in `{0}`")]
@@ -36,6 +36,8 @@ pub enum HostlistError {
     #[error("`{0}` expands to more than {MOST_HOSTS} hosts")]
     TooMany(String),
 }
+
+crate::debug_is_display!(HostlistError);
 
 /// Expands `list` into its hosts, in its order.
 ///

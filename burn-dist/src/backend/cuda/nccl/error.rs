@@ -1,7 +1,7 @@
 //! Errors of NCCL.
 
 /// An error of NCCL, or the reason why it cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NcclError {
     /// The library was not found.
@@ -58,6 +58,8 @@ pub enum NcclError {
     #[error("the NCCL thread ended")]
     NoProgress,
 }
+
+crate::debug_is_display!(NcclError);
 
 /// NCCL's version number in its usual form.
 pub(crate) fn version_words(code: i32) -> String {
