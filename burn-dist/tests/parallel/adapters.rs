@@ -3,7 +3,9 @@
 use burn::module::{Lora, Module};
 use burn::optim::SgdConfig;
 use burn::tensor::{FloatDType, Tensor};
-use burn_dist::parallel::{EmaOptions, Parallel, ParallelOptions, Precision, Strategy};
+use burn_dist::parallel::{
+    EmaOptions, LossScaleOptions, Parallel, ParallelOptions, Precision, Strategy,
+};
 use burn_dist::{ProcessGroup, TransportKind};
 
 use crate::models::{Net, Values, batch, noise, on_ranks, scalar, values};
@@ -144,6 +146,10 @@ fn adapters_train_in_low_precision() {
         let options = ParallelOptions {
             strategy,
             precision,
+            loss_scale: LossScaleOptions {
+                initial: 256.0,
+                ..LossScaleOptions::default()
+            },
             ..ParallelOptions::default()
         };
         let mut parallel = Parallel::new(adapted(1), SgdConfig::new(), options, group).unwrap();

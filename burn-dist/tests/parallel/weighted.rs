@@ -6,7 +6,9 @@ use std::time::Duration;
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use burn_dist::checkpoint::{Job, Source, Writer, newest_good};
-use burn_dist::parallel::{Parallel, ParallelError, ParallelOptions, Precision, Strategy};
+use burn_dist::parallel::{
+    LossScaleOptions, Parallel, ParallelError, ParallelOptions, Precision, Strategy,
+};
 use burn_dist::{ProcessGroup, ReduceOp, TransportKind};
 
 use crate::models::{Net, batch, on_ranks, scalar, values};
@@ -74,6 +76,10 @@ fn with(strategy: Strategy, accumulate: usize, precision: Precision) -> Parallel
     ParallelOptions {
         accumulate,
         precision,
+        loss_scale: LossScaleOptions {
+            initial: 256.0,
+            ..LossScaleOptions::default()
+        },
         ..strategy.into()
     }
 }
