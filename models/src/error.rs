@@ -93,6 +93,27 @@ pub enum ModelError {
         /// Side of a patch.
         patch: usize,
     },
+    /// The model does not classify images.
+    #[error("{model} does not classify images. Choose another model, or set task.name")]
+    OtherTask {
+        /// Name of the model.
+        model: &'static str,
+    },
+    /// Images cannot be halved as often as the model does.
+    #[error(
+        "{model}: images of {height}×{width} pixels cannot be halved {levels} times. Their sides \
+         must be multiples of {}", 1usize << levels
+    )]
+    Halves {
+        /// Name of the model.
+        model: &'static str,
+        /// Height of the images.
+        height: usize,
+        /// Width of the images.
+        width: usize,
+        /// Number of halvings.
+        levels: usize,
+    },
     /// The product of sizes overflows.
     #[error("{model}: the sizes are too large, the number of parameters overflows")]
     TooLarge {

@@ -1,4 +1,4 @@
-//! Image models for Burn: a configuration, `init(&device)`, `forward`.
+//! Models for Burn that train with burn-dist: a configuration, `init(&device)`, `forward`.
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -23,6 +23,8 @@
 //! | [`PlainWideResNet`] | the Olivia guide of Sigma2 |
 //! | [`ResNet`] | torchvision's ResNet-18 and -50 |
 //! | [`Vit`] | timm's vision transformers |
+//! | [`Transformer`] | causal language model, pre-norm as GPT-2 |
+//! | [`UNet`] | U-Net for semantic segmentation |
 //!
 //! | module | contents |
 //! |---|---|
@@ -36,12 +38,14 @@ mod csc_cnn;
 mod error;
 pub mod flops;
 mod layers;
+mod lm;
 mod norm;
 mod path;
 mod positions;
 mod resnet;
 #[cfg(test)]
 mod testing;
+mod unet;
 mod vit;
 pub mod weights;
 mod wide_resnet;
@@ -50,7 +54,9 @@ pub use classifier::ImageClassifier;
 pub use cnn::{Cnn, CnnConfig};
 pub use csc_cnn::{CscCnn, CscCnnConfig};
 pub use error::ModelError;
+pub use lm::{LanguageModel, Transformer, TransformerConfig};
 pub use norm::{BatchNorm2d, LayerNorm};
 pub use resnet::{ResNet, ResNetConfig, Stem};
+pub use unet::{Segmenter, UNet, UNetConfig};
 pub use vit::{Pooling, Vit, VitConfig};
 pub use wide_resnet::{PlainWideResNet, PlainWideResNetConfig, WideResNet, WideResNetConfig};

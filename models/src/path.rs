@@ -13,7 +13,7 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use kernels::ops::{self, ConvOptions, Layout, LinearOptions, PoolOptions, ThenNorm};
 
 use crate::layers::{self, drops, read};
-use crate::norm::BatchNorm2d;
+use crate::norm::{BatchNorm2d, LayerNorm};
 
 /// How one forward pass computes its layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +78,20 @@ impl Path {
         (Self { layout, bf16 }, layout.of_channels_first(images))
     }
 
+    /// The path for `tokens`, \[batch, tokens, features\], and the tokens in its type.
+    pub fn enter_tokens(tokens: Tensor<3>) -> (Self, Tensor<3>) {
+        let dtype = tokens.dtype();
+        let layout = ops::layout(&tokens.device(), dtype);
+        let bf16 = layout == Layout::ChannelsLast && dtype == DType::BF16;
+        let tokens = match bf16 {
+            true => tokens.cast(FloatDType::F32),
+            false => tokens,
+        };
+        (Self { layout, bf16 }, tokens)
+    }
+
     /// Casts the logits to the type of the images.
-    pub fn leave(self, logits: Tensor<2>) -> Tensor<2> {
+    pub fn leave<const D: usize>(self, logits: Tensor<D>) -> Tensor<D> {
         match self.bf16 {
             true => logits.cast(FloatDType::BF16),
             false => logits,
@@ -238,9 +250,50 @@ impl Path {
         }
     }
 
+    /// The dimension of the channels.
+    pub fn channels(self) -> usize {
+        match self.layout {
+            Layout::ChannelsFirst => 1,
+            Layout::ChannelsLast => 3,
+        }
+    }
+
+    /// Layer normalization over the channels of each pixel, and ReLU.
+    pub fn channel_norm_relu(self, norm: &LayerNorm, x: Tensor<4>) -> Tensor<4> {
+        ops::relu(match self.layout {
+            Layout::ChannelsLast => norm.forward(x),
+            Layout::ChannelsFirst => {
+                let x = norm.forward(x.permute([0, 2, 3, 1]));
+                x.permute([0, 3, 1, 2])
+            }
+        })
+    }
+
+    /// Doubles height and width: every pixel becomes four.
+    pub fn double(self, x: Tensor<4>) -> Tensor<4> {
+        let [a, b] = match self.layout {
+            Layout::ChannelsFirst => [2, 3],
+            Layout::ChannelsLast => [1, 2],
+        };
+        twice(twice(x, a), b)
+    }
+
+    /// Joins the channels of two activations.
+    pub fn join(self, x: Tensor<4>, other: Tensor<4>) -> Tensor<4> {
+        Tensor::cat(vec![x, other], self.channels())
+    }
+
     /// Applies Burn's `layer` to an activation.
     fn by_burn(self, x: Tensor<4>, layer: impl FnOnce(Tensor<4>) -> Tensor<4>) -> Tensor<4> {
         let x = self.layout.to_channels_first(x);
         self.layout.of_channels_first(layer(x))
     }
+}
+
+/// Repeats every slice of a dimension once, next to it.
+fn twice(x: Tensor<4>, dim: usize) -> Tensor<4> {
+    let mut dims = x.dims();
+    dims[dim] *= 2;
+    let x: Tensor<5> = x.unsqueeze_dim(dim + 1);
+    x.repeat_dim(dim + 1, 2).reshape(dims)
 }

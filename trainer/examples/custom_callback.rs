@@ -37,7 +37,7 @@ impl Callback for UntilLossIs {
 
     fn on_epoch_end(&mut self, epoch: &EpochEnd<'_>) -> Result<Action, CallbackError> {
         if self.speaks {
-            let accuracy = 100.0 * epoch.evaluation.accuracy;
+            let accuracy = 100.0 * epoch.evaluation.metric("accuracy").unwrap_or(f64::NAN);
             println!("callback: epoch {} reached {accuracy:.1} %", epoch.epoch);
         }
         Ok(Action::Continue)

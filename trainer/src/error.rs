@@ -117,6 +117,18 @@ pub enum TrainError {
          image), flip and repeat. Remove the others, or set data.on_device = false"
     )]
     DataOnDevice,
+    /// Only a program knows the task.
+    #[error(
+        "task.name = \"own\" means a task that a program passes to the library's \
+         `Trainer::run_task`, but none was passed"
+    )]
+    OwnTask,
+    /// A task of a program failed.
+    #[error("{0}")]
+    Task(String),
+    /// A command works for other tasks only.
+    #[error("this command needs the task `classification`, but task.name is \"{0}\"")]
+    OnlyImages(&'static str),
     /// A schedule that follows the evaluations has no test images.
     #[error(
         "the schedule `{schedule}` depends on evaluations, but there are no test images. Provide \

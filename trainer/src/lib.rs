@@ -1,4 +1,4 @@
-//! Trains image models on one device or many: the library behind the program `trainer`.
+//! Trains models on one device or many: the library behind the program `trainer`.
 //!
 //! [`config`] parses and checks a TOML file. A [`Trainer`] trains what it describes, on each rank
 //! of a [`World`](burn_dist::world::World):
@@ -12,15 +12,16 @@
 //!     let loaded = Loaded::load("digits.toml", &["train.epochs=2".to_owned()])?;
 //!     let world = World::from_env()?; // Slurm, MPI, torchrun's variables, or a single rank
 //!     let summary = Trainer::new(&loaded, &world).run_dir("runs/first").run()?;
-//!     if let Some(evaluation) = summary.evaluation {
-//!         println!("accuracy {:.2} %", 100.0 * evaluation.accuracy);
+//!     if let Some(accuracy) = summary.metric("accuracy") {
+//!         println!("accuracy {:.2} %", 100.0 * accuracy);
 //!     }
 //!     std::process::exit(summary.exit_code());
 //! }
 //! ```
 //!
-//! [`Trainer::callback`] adds hooks, [`Trainer::data`] the caller's own images, and
-//! [`Trainer::run_model`] trains the caller's own model.
+//! [`Trainer::callback`] adds hooks, [`Trainer::data`] the caller's own images,
+//! [`Trainer::run_model`] trains the caller's own image classifier, and [`Trainer::run_task`] the
+//! caller's own task.
 //!
 //! A module imports only from modules below it in this table:
 //!
@@ -30,7 +31,8 @@
 //! | [`tools`] | evaluate, predict, export, plan, preview, learning rate finder |
 //! | [`train`] | training loop: model, optimizer, schedule, checkpoints, callbacks |
 //! | [`report`] | HTML report of a run |
-//! | [`eval`] | loss, metrics, and evaluation over all ranks |
+//! | [`eval`] | evaluation over all ranks |
+//! | [`task`] | tasks: batches, losses and metrics of what is trained |
 //! | [`run`] | run folder, its metrics and lock, resume, console |
 //! | [`data`] | data sets of the configuration, and batches on the device |
 //! | [`system`] | output, signals, panics, memory, threads, devices |
@@ -44,6 +46,7 @@ pub mod eval;
 pub mod report;
 pub mod run;
 pub mod system;
+pub mod task;
 pub mod tools;
 pub mod train;
 

@@ -190,7 +190,7 @@ impl Callback for Clock {
             report::write(&file, &now.as_secs_f64())?;
         }
         let mut seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
-        seconds.push(self.batch as f64 / step.images_per_second);
+        seconds.push(self.batch as f64 / step.throughput.per_second);
         Ok(Action::Continue)
     }
 }

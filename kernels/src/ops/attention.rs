@@ -1,7 +1,7 @@
 //! Multi-head self-attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>).
 
-use burn::tensor::Tensor;
 use burn::tensor::activation::softmax;
+use burn::tensor::{Bool, Tensor};
 
 use super::in_f32;
 use crate::cpu::flex;
@@ -33,7 +33,32 @@ pub fn attention(qkv: Tensor<3>, heads: usize, bf16: bool) -> Tensor<3> {
     }
 }
 
+/// Computes [`attention`] in which a token sees itself and those before it. Burn computes it.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+///
+/// let qkv = Tensor::ones([2, 5, 3 * 8], &Device::flex());
+/// assert_eq!(kernels::ops::causal_attention(qkv, 4).dims(), [2, 5, 8]);
+/// ```
+///
+/// # Panics
+/// Panics if the last dimension is no multiple of 3 × heads, as Burn's own operations do.
+pub fn causal_attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
+    let [_, tokens, _] = qkv.dims();
+    let later = Tensor::<2, Bool>::tril_mask([tokens, tokens], 0, &qkv.device());
+    masked(qkv, heads, |scores| {
+        let shape = scores.dims();
+        scores.mask_fill(later.expand(shape), f32::NEG_INFINITY)
+    })
+}
+
 fn by_burn(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
+    masked(qkv, heads, |scores| scores)
+}
+
+/// Attention with scores that `mask` changes before softmax.
+fn masked(qkv: Tensor<3>, heads: usize, mask: impl FnOnce(Tensor<4>) -> Tensor<4>) -> Tensor<3> {
     let [batch, tokens, width] = qkv.dims();
     let dim = width / 3;
     let depth = dim / heads;
@@ -44,7 +69,34 @@ fn by_burn(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
     // Scaling the queries costs less than scaling the larger product.
     let query = part(0) * (depth as f64).powf(-0.5);
     // The sums of softmax need more precision than half.
-    let weights = in_f32(query.matmul(part(1).transpose()), |x| softmax(x, 3));
+    let scores = query.matmul(part(1).transpose());
+    let weights = in_f32(scores, |x| softmax(mask(x), 3));
     let x = weights.matmul(part(2)).swap_dims(1, 2);
     x.reshape([batch, tokens, dim])
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    /// The first tokens alone have the result that they have before others.
+    #[test]
+    fn later_tokens_are_not_seen() {
+        let device = Device::flex();
+        let random = burn::tensor::Distribution::Default;
+        let qkv = Tensor::<3>::random([2, 5, 3 * 8], random, &device);
+        let all = causal_attention(qkv.clone(), 2);
+        for tokens in 1..=5 {
+            let first = causal_attention(qkv.clone().narrow(1, 0, tokens), 2);
+            let difference = first - all.clone().narrow(1, 0, tokens);
+            let most = difference.abs().max().into_scalar::<f32>();
+            assert!(most < 1e-6, "{tokens}: {most}");
+        }
+        // The last token sees all.
+        let whole = attention(qkv, 2, false).narrow(1, 4, 1);
+        let most = (whole - all.narrow(1, 4, 1)).abs().max();
+        assert!(most.into_scalar::<f32>() < 1e-5);
+    }
 }

@@ -39,7 +39,7 @@ mod pool;
 
 pub use crate::policy::{Layout, layout};
 pub use activation::{add, add_relu, gelu, relu};
-pub use attention::attention;
+pub use attention::{attention, causal_attention};
 pub use conv::{ConvOptions, conv2d};
 pub use dropout::dropout;
 pub use embed::embed;

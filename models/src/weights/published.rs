@@ -1,7 +1,7 @@
 //! The key maps of this crate's models.
 
 use super::{KeyMap, Positions};
-use crate::{Cnn, CscCnn, PlainWideResNet, ResNet, Vit, WideResNet};
+use crate::{Cnn, CscCnn, PlainWideResNet, ResNet, Transformer, UNet, Vit, WideResNet};
 
 /// A model with a reference implementation in PyTorch.
 pub trait PyTorchKeys {
@@ -19,6 +19,28 @@ pub trait PyTorchKeys {
     /// Names and last layers in the state dicts of other implementations.
     fn other_names(&self) -> Vec<(KeyMap, &'static str)> {
         Vec::new()
+    }
+}
+
+/// Burn's names: there is no reference.
+impl PyTorchKeys for Transformer {
+    fn key_map(&self) -> KeyMap {
+        KeyMap::same()
+    }
+
+    fn head(&self) -> &'static str {
+        "head"
+    }
+}
+
+/// Burn's names: there is no reference.
+impl PyTorchKeys for UNet {
+    fn key_map(&self) -> KeyMap {
+        KeyMap::same()
+    }
+
+    fn head(&self) -> &'static str {
+        "head"
     }
 }
 

@@ -8,8 +8,6 @@ use clap::Args;
 use super::args::ConfigArgs;
 use super::failure::Failure;
 use crate::config::Config;
-use crate::data;
-use crate::error::TrainError;
 use crate::system::allocator;
 use crate::system::output::say;
 use crate::tools::activations;
@@ -28,9 +26,8 @@ pub struct ActivationsArgs {
 pub fn run(args: &ActivationsArgs) -> Result<i32, Failure> {
     allocator::keep_freed_memory();
     let config = args.config.load()?.config;
-    let splits = data::open(&config.data, config.train.seed).map_err(TrainError::from)?;
     let images = usize::try_from(args.images).unwrap_or(usize::MAX);
-    if let Some(bytes) = activations::measure(&config, splits.train.as_ref(), images)? {
+    if let Some(bytes) = activations::measure(&config, images)? {
         say(&bytes.to_string());
     }
     Ok(0)

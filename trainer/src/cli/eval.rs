@@ -55,27 +55,18 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
         }
         // A rank that ends before the ranks connect would leave the others waiting.
         let ready = || check().map_err(|failure| TrainError::Refused(failure.to_string()));
-        let (evaluation, mut details) = trained.evaluate_if(world, ready)?;
-        (details.epoch, details.step) = (trained.epoch, trained.step.unwrap_or_default());
+        let evaluated = trained.evaluate_if(world, ready)?;
         if !world.is_main() {
             return Ok(0);
         }
         trained.taken().iter().for_each(|note| complain(note));
-        let top5 = evaluation.top5;
-        let top5 = top5.map(|share| format!(", top-5 accuracy {:.2} %", 100.0 * share));
-        say(&format!(
-            "loss {:.4}, accuracy {:.2} %{}, {} images",
-            evaluation.loss,
-            100.0 * evaluation.accuracy,
-            top5.unwrap_or_default(),
-            evaluation.samples
-        ));
+        say(&evaluated.line);
         if let Some(path) = &args.json {
             let mut json = serde_json::json!({
                 "checkpoint": trained.path.display().to_string(),
                 "step": trained.step,
-                "evaluation": evaluation,
-                "details": details,
+                "evaluation": evaluated.evaluation,
+                "details": evaluated.details,
             });
             if trained.step.is_none() {
                 json["details"]["step"] = serde_json::Value::Null;

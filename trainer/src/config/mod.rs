@@ -1,8 +1,8 @@
 //! The configuration of a run: parses a TOML file and `--set` arguments into a checked [`Config`].
 //!
 //! Parsing goes from text to tables with positions (`source`), sections (`section`), typed values
-//! (`model`, `data`, `optimizer`, `schedule`, `sections`) and checks (`validate`, `batching`).
-//! Every error knows its place in the text.
+//! (`task`, `model`, `data`, `optimizer`, `schedule`, `sections`) and checks (`validate`,
+//! `batching`). Every error knows its place in the text.
 
 mod batching;
 mod by_name;
@@ -10,6 +10,7 @@ mod data;
 mod embedded;
 mod error;
 mod groups;
+pub mod metric;
 mod model;
 mod named;
 mod optimizer;
@@ -22,6 +23,7 @@ mod section;
 mod sections;
 mod shard_within;
 mod source;
+mod task;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -45,6 +47,7 @@ pub use optimizer::*;
 pub use precision::*;
 pub use schedule::*;
 pub use sections::*;
+pub use task::*;
 
 use error::Fault;
 use named::Named;
@@ -54,6 +57,9 @@ use source::Sources;
 /// Everything that decides what a run does, every default filled in.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Config {
+    /// The task to learn.
+    #[serde(skip_serializing_if = "TaskConfig::is_usual")]
+    pub task: TaskConfig,
     /// The model to train.
     pub model: ModelConfig,
     /// How a file of weights is taken.
@@ -87,7 +93,8 @@ fn variants() -> Vec<(&'static str, &'static str, &'static [&'static str])> {
         let choices = N::ALTERNATIVES.iter();
         choices.map(|choice| (N::SECTION, choice.name, (choice.keys)()))
     }
-    of::<ModelConfig>()
+    of::<TaskConfig>()
+        .chain(of::<ModelConfig>())
         .chain(of::<DataConfig>())
         .chain(of::<OptimizerConfig>())
         .chain(of::<ScheduleConfig>())
@@ -107,6 +114,7 @@ fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
         (N::SECTION, all)
     }
     vec![
+        named::<TaskConfig>(),
         named::<ModelConfig>(),
         ("weights", fields::<WeightsConfig>().to_vec()),
         named::<DataConfig>(),
@@ -227,6 +235,7 @@ impl Loaded {
             let schedule = &mut config.schedule;
             schedule.forget_unused(|key| overridden("schedule.name", key));
             config.early_stopping.forget_unused(overridden);
+            config.fill_monitors();
             validate::check(&config)?;
             Ok(config)
         });
@@ -289,6 +298,11 @@ impl Loaded {
         self.sources.error(fault, &self.spans)
     }
 
+    /// The error of a late `fault`, with its place.
+    pub(crate) fn locate(&self, fault: Fault) -> ConfigError {
+        self.sources.error(fault, &self.spans)
+    }
+
     /// Whether a key is written in the file or set on the command line.
     pub(crate) fn is_written(&self, key: &str) -> bool {
         self.spans.contains_key(key)
@@ -334,6 +348,7 @@ impl Config {
             }
         }
         let mut config = Self {
+            task: Section::take(root, "task")?.choose(is_set, true)?,
             // First the sections with a default for every key: an error in them is a mistake, while
             // a missing name may only mean an unfinished file.
             weights: Section::take(root, "weights")?.read()?,
@@ -352,6 +367,17 @@ impl Config {
         config.model.kind.fill();
         config.expand_paths()?;
         Ok(config)
+    }
+
+    /// Names the watched metrics that are not configured.
+    fn fill_monitors(&mut self) {
+        let usual = self.task.kind.monitor();
+        for monitor in [
+            &mut self.checkpoint.monitor,
+            &mut self.early_stopping.monitor,
+        ] {
+            monitor.get_or_insert_with(|| usual.to_owned());
+        }
     }
 
     /// Expands the home folder and environment variables in paths.

@@ -7,7 +7,28 @@ use super::*;
 
 /// Other settings that a key needs for this value.
 fn context(key: &Key, value: &str) -> Vec<String> {
-    let mut sets = vec!["model.name=cnn".to_owned(), "optimizer.name=sgd".to_owned()];
+    let variant = key.variant.as_deref().unwrap_or_default();
+    let mut sets = vec!["optimizer.name=sgd".to_owned()];
+    sets.extend(
+        match variant {
+            "text" | "transformer" | "language" => [
+                "task.name=language",
+                "data.name=text",
+                "model.name=transformer",
+            ],
+            "shapes" | "mask-folder" | "unet" | "segmentation" => [
+                "task.name=segmentation",
+                "data.name=shapes",
+                "model.name=unet",
+            ],
+            _ => [
+                "task.name=classification",
+                "data.name=digits",
+                "model.name=cnn",
+            ],
+        }
+        .map(str::to_owned),
+    );
     if let Some(variant) = &key.variant {
         sets.push(format!("{}.name={variant}", key.section));
     }
@@ -38,6 +59,7 @@ fn legal(key: &Key) -> Vec<String> {
     }
     match (key.name.as_str(), &key.default) {
         ("depth", _) if key.variant.as_deref() == Some("wide-resnet") => vec!["22".to_owned()],
+        ("monitor", None) => vec!["loss".to_owned()],
         (_, Some(default)) => vec![toml(default).trim_matches('"').to_owned()],
         ("validation" | "target_accuracy", None) => vec!["0.25".to_owned()],
         ("dim", None) => vec!["24".to_owned()],

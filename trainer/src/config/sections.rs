@@ -9,7 +9,7 @@ use burn_dist::{Algorithm, Compression, TransportKind};
 use kernels::policy::Choice;
 
 use super::by_name;
-use super::section::{keys, names};
+use super::section::keys;
 
 keys! {
     /// `[weights]`: how a weights file is loaded, by `model.weights` or by a command.
@@ -187,17 +187,6 @@ keys! {
     }
 }
 
-names! {
-    /// A number of the evaluation that is watched.
-    MonitorName {
-        /// Accuracy: higher is better.
-        #[default]
-        Accuracy = "accuracy",
-        /// Loss: lower is better.
-        Loss = "loss",
-    }
-}
-
 keys! {
     /// `[checkpoint]`: when the run saves its state.
     CheckpointConfig {
@@ -216,9 +205,10 @@ keys! {
         /// Whether to also write and keep a checkpoint after the best evaluation so far. Default
         /// true, if checkpoints are written at all (one of the three keys above is not 0).
         best: bool = true,
-        /// The metric that decides which evaluation is best: `accuracy` or `loss`. Default
-        /// `accuracy`.
-        monitor: MonitorName = MonitorName::Accuracy,
+        /// The metric that decides which evaluation is best: `loss` or one of the task's. Default:
+        /// `accuracy` (`classification`), `loss` (`language`), `mean_iou` (`segmentation`).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        monitor: Option<String> = None,
     }
 }
 
@@ -240,9 +230,10 @@ keys! {
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "evaluations"))]
         patience: Option<u64> = None,
-        /// The metric that must improve, without a target: `accuracy` or `loss`. Default
-        /// `accuracy`.
-        monitor: MonitorName = MonitorName::default(),
+        /// The metric that must improve, without a target: `loss` or one of the task's. Default:
+        /// that of `checkpoint.monitor` for the task.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        monitor: Option<String> = None,
         /// Minimum improvement. Default 0.
         min_delta: f64 = 0.0,
     }
@@ -252,12 +243,11 @@ impl EarlyStoppingConfig {
     /// Drops values that a target ignores and overrides, as from the command line.
     pub(super) fn forget_unused(&mut self, overridden: impl Fn(&str, &str) -> bool) {
         let by = "early_stopping.target_accuracy";
-        let usual = Self::default();
         if self.target_accuracy.is_some() && overridden(by, "early_stopping.monitor") {
-            self.monitor = usual.monitor;
+            self.monitor = None;
         }
         if self.target_accuracy.is_some() && overridden(by, "early_stopping.min_delta") {
-            self.min_delta = usual.min_delta;
+            self.min_delta = Self::default().min_delta;
         }
     }
 }

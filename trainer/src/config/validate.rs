@@ -5,13 +5,14 @@ use burn_dist::parallel::Precision;
 use super::error::Fault;
 use super::schedule;
 use super::shard_within;
-use super::{Config, EarlyStoppingConfig};
+use super::{Config, EarlyStoppingConfig, task};
 
 /// Maximum side of an image, in pixels.
 pub(super) const MOST_PIXELS: usize = 8192;
 
 /// Checks everything that does not depend on the world size.
 pub fn check(config: &Config) -> Result<(), Fault> {
+    task::check(config)?;
     config.model.check()?;
     if config.model.weights.is_none() && !config.weights.strict {
         let text = "`weights.strict` = false has no effect without `model.weights`";
@@ -95,8 +96,12 @@ fn stopping(config: &Config) -> Result<(), Fault> {
     not_negative("early_stopping.min_delta", stopping.min_delta)?;
     let is_used = stopping.patience.is_some() && stopping.target_accuracy.is_none();
     let usual = EarlyStoppingConfig::default();
+    let watches_other = |name: &String| name != config.task.kind.monitor();
     for (key, given) in [
-        ("early_stopping.monitor", stopping.monitor != usual.monitor),
+        (
+            "early_stopping.monitor",
+            stopping.monitor.as_ref().is_some_and(watches_other),
+        ),
         (
             "early_stopping.min_delta",
             stopping.min_delta != usual.min_delta,

@@ -1,65 +1,7 @@
 //! Turns loaded batches into tensors.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use datasets::{Batch, BatchIter, DatasetError, Epoch, ImageShape, Loader, Plans};
-
-use crate::data::device_data::DeviceData;
-
-/// Batches of an epoch or an evaluation, made by the loader or on the device.
-pub(crate) enum Batches<'a> {
-    Loaded(BatchIter),
-    There(&'a DeviceData, Plans),
-}
-
-impl<'a> Batches<'a> {
-    /// Batches of `epoch`. Made on the device if the images are `resident` and need no change that
-    /// only the loader can make.
-    pub(crate) fn new(loader: &Loader, resident: Option<&'a DeviceData>, epoch: Epoch) -> Self {
-        let plans = |data| Some((data, loader.plans(epoch.clone())?));
-        match resident.and_then(plans) {
-            Some((data, plans)) => Self::There(data, plans),
-            None => Self::Loaded(loader.iter(epoch)),
-        }
-    }
-
-    /// Next batch for an evaluation on `device`.
-    pub(crate) fn next_to_evaluate(
-        &mut self,
-        device: &Device,
-    ) -> Option<Result<EvalBatch, DatasetError>> {
-        match self {
-            Self::Loaded(batches) => {
-                let batch = batches.next()?;
-                Some(batch.map(|batch| EvalBatch {
-                    images: images(batch.images, batch.labels.len(), batch.shape, device),
-                    labels: batch.labels,
-                    indices: batch.indices,
-                }))
-            }
-            Self::There(data, plans) => plans.next().map(|plan| {
-                Ok(EvalBatch {
-                    images: data.batch(&plan).0,
-                    labels: data.classes_of(&plan.indices),
-                    indices: plan.indices,
-                })
-            }),
-        }
-    }
-
-    /// Next training batch on `device`.
-    pub(crate) fn next(
-        &mut self,
-        device: &Device,
-    ) -> Option<Result<(Tensor<4>, Targets), DatasetError>> {
-        match self {
-            Self::Loaded(batches) => {
-                let batch = batches.next()?;
-                Some(batch.map(|batch| to_tensors(batch, device)))
-            }
-            Self::There(data, plans) => plans.next().map(|plan| Ok(data.batch(&plan))),
-        }
-    }
-}
+use datasets::{Batch, ImageShape};
 
 /// Images on the device for an evaluation, with labels and indices on the host.
 pub(crate) struct EvalBatch {
@@ -85,6 +27,15 @@ pub struct Mix {
     pub labels: Tensor<1, Int>,
     /// The weight of the first class, from 0 to 1, \[samples\]. The second class has the rest.
     pub weights: Tensor<1>,
+}
+
+/// Copies a batch to `device` for an evaluation.
+pub(crate) fn evaluated(batch: Batch, device: &Device) -> EvalBatch {
+    EvalBatch {
+        images: images(batch.images, batch.labels.len(), batch.shape, device),
+        labels: batch.labels,
+        indices: batch.indices,
+    }
 }
 
 /// Copies a batch to `device`: images \[samples, channels, height, width\] and their targets.

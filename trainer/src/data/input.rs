@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use burn_dist::world::World;
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
 
 use crate::config::{Batching, Config};
@@ -15,7 +14,8 @@ pub(crate) const EVAL_BATCH: usize = 128;
 /// The data, and each rank's share of it.
 pub(crate) struct Input {
     pub splits: Splits,
-    pub train_sampler: TrainSampler,
+    /// `None` if nothing is trained.
+    pub train_sampler: Option<TrainSampler>,
     pub train_loader: Loader,
     pub eval_sampler: EvalSampler,
     pub eval_loader: Loader,
@@ -26,9 +26,8 @@ pub(crate) fn open(
     config: &Config,
     own: Option<&Splits>,
     batching: Batching,
-    world: &World,
+    (rank, size): (usize, usize),
 ) -> Result<Input, TrainError> {
-    let (rank, size) = (world.rank(), world.size());
     let splits = match own {
         Some(own) => data::of_program(&config.data, own)?,
         None => data::open(&config.data, config.train.seed)?,
@@ -39,16 +38,39 @@ pub(crate) fn open(
     if let Some(batches) = config.train.limit_batches {
         eval_sampler = eval_sampler.limit(usize::try_from(batches).unwrap_or(usize::MAX));
     }
-    let loader = |dataset: &Arc<dyn Dataset>| {
-        Ok::<_, TrainError>(Loader::new(dataset.clone())?.workers(config.data.workers))
-    };
     Ok(Input {
-        train_sampler: train_sampler(config, batching, &splits, (rank, size))?,
-        train_loader: loader(&splits.train)?.augment(augment(config), config.train.seed),
-        eval_loader: loader(&splits.test)?,
+        train_sampler: Some(train_sampler(config, batching, &splits, (rank, size))?),
+        train_loader: train_loader(config, &splits)?,
+        eval_loader: loader(config, &splits.test)?,
         splits,
         eval_sampler,
     })
+}
+
+/// Opens the configured data for an evaluation.
+pub(crate) fn open_to_evaluate(
+    config: &Config,
+    batching: Batching,
+    (rank, size): (usize, usize),
+) -> Result<Input, TrainError> {
+    let splits = splits(config, batching.global)?;
+    Ok(Input {
+        train_sampler: None,
+        train_loader: train_loader(config, &splits)?,
+        // Another batch of the training must not change the result.
+        eval_sampler: EvalSampler::new(splits.test.len(), EVAL_BATCH, rank, size)?,
+        eval_loader: loader(config, &splits.test)?,
+        splits,
+    })
+}
+
+fn train_loader(config: &Config, splits: &Splits) -> Result<Loader, TrainError> {
+    let loader = loader(config, &splits.train)?;
+    Ok(loader.augment(augment(config), config.train.seed))
+}
+
+fn loader(config: &Config, dataset: &Arc<dyn Dataset>) -> Result<Loader, TrainError> {
+    Ok(Loader::new(dataset.clone())?.workers(config.data.workers))
 }
 
 /// The configured data, or the few images of it that the model should overfit.
@@ -78,8 +100,8 @@ pub(crate) fn train_sampler(
 }
 
 /// Optimizer steps per epoch.
-pub(crate) fn steps_per_epoch(config: &Config, sampler: &TrainSampler) -> u64 {
-    let all = sampler.steps_per_epoch() as u64;
+pub(crate) fn steps_per_epoch(config: &Config, items: usize, global_batch: usize) -> u64 {
+    let all = (items / global_batch.max(1)) as u64;
     config
         .train
         .limit_batches

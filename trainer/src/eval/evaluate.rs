@@ -1,37 +1,30 @@
-//! Evaluation on all ranks together, exact at any world size: every sample counts once.
+//! Evaluation on all ranks together, exact at any world size: every item counts once.
 
-use burn::tensor::{Device, ExecutionError, FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, ExecutionError, TensorData};
 use burn_dist::parallel::Precision;
 use burn_dist::{ProcessGroup, ReduceOp};
-use datasets::{Dataset, EvalSampler, Loader};
-use models::ImageClassifier;
 
-use crate::data::batch::{Batches, EvalBatch};
-use crate::data::device_data::DeviceData;
 use crate::error::TrainError;
-use crate::eval::details::{Details, Tally};
-use crate::eval::evaluation::Evaluation;
-use crate::eval::reading::Reading;
-use crate::eval::scores::{TOP, cross_entropy, is_among_top, likeliest};
 use crate::system::output::complain;
+use crate::task::{Evaluation, Pass, Sums, Task, not_computed};
 
 /// Batches between two checks whether to go on.
-const LOOK_EVERY: i64 = 4;
+const LOOK_EVERY: usize = 4;
 
 /// Result of an evaluation.
-pub(crate) type Evaluated = (Evaluation, Details);
+pub(crate) type Evaluated<D> = (Evaluation, D);
 
 /// Evaluates in `precision`, and again in `f32` if f16 overflowed.
 ///
 /// Training skips steps that overflow in f16, so a model may exceed its range. All ranks decide
 /// alike.
-pub(crate) fn within_range(
+pub(crate) fn within_range<D>(
     precision: Precision,
     group: &ProcessGroup,
-    evaluate: impl Fn(Precision) -> Result<Option<Evaluated>, TrainError>,
-) -> Result<Option<Evaluated>, TrainError> {
+    evaluate: impl Fn(Precision) -> Result<Option<Evaluated<D>>, TrainError>,
+) -> Result<Option<Evaluated<D>>, TrainError> {
     let evaluated = evaluate(precision)?;
-    let is_finite = |(evaluation, _): &Evaluated| evaluation.loss.is_finite();
+    let is_finite = |(evaluation, _): &Evaluated<D>| evaluation.loss.is_finite();
     if precision != Precision::F16 || evaluated.as_ref().is_none_or(is_finite) {
         return Ok(evaluated);
     }
@@ -44,20 +37,14 @@ pub(crate) fn within_range(
     evaluate(Precision::F32)
 }
 
-/// Data, device and ranks of an evaluation.
+/// Task, device and ranks of an evaluation.
 #[derive(Clone, Copy)]
-pub(crate) struct Evaluator<'a> {
-    /// The data set of the loader.
-    pub dataset: &'a dyn Dataset,
-    /// Reads the samples.
-    pub loader: &'a Loader,
-    /// The samples, if they are on the device.
-    pub resident: Option<&'a DeviceData>,
-    /// This rank's part of the samples.
-    pub sampler: &'a EvalSampler,
+pub(crate) struct Evaluator<'a, T> {
+    /// The task, with this rank's part of the items.
+    pub task: &'a T,
     /// The device to evaluate on.
     pub device: &'a Device,
-    /// Number format of the images, and so of the forward pass.
+    /// Number format of the forward pass.
     pub precision: Precision,
     /// The ranks.
     pub group: &'a ProcessGroup,
@@ -65,7 +52,7 @@ pub(crate) struct Evaluator<'a> {
     pub together: bool,
 }
 
-impl Evaluator<'_> {
+impl<T: Task> Evaluator<'_, T> {
     /// Whether any rank asks to end. A collective call.
     fn any(&self, wants: bool) -> Result<bool, TrainError> {
         let mut any = [i64::from(wants)];
@@ -75,35 +62,42 @@ impl Evaluator<'_> {
 
     /// Evaluates `model`, which must not record gradients.
     ///
-    /// Every rank takes its own part of the samples. All ranks get the overall result; only rank 0
-    /// gets sample predictions. Returns `None` if `unless` becomes true on any rank: all ranks
-    /// check after the same batches and end together.
+    /// Every rank takes its own part of the items. All ranks get the overall result; only rank 0
+    /// gets all details. Returns `None` if `unless` becomes true on any rank: all ranks check after
+    /// the same batches and end together.
     ///
     /// # Errors
-    /// Fails if a sample cannot be read or a rank fails.
-    pub fn evaluate<M: ImageClassifier>(
+    /// Fails if an item cannot be read or a rank fails.
+    pub fn evaluate(
         &self,
-        model: &M,
+        model: &T::Model,
         unless: Option<&dyn Fn() -> bool>,
-    ) -> Result<Option<Evaluated>, TrainError> {
-        let epoch = self.sampler.epoch();
-        let mut passes = [epoch.batches() as i64];
+    ) -> Result<Option<Evaluated<T::Details>>, TrainError> {
+        let task = self.task;
+        let (count, mut batches) = task.eval_batches();
+        let mut passes = [count as i64];
         self.group.all_reduce(&mut passes, ReduceOp::Max)?;
-        let mut batches = Batches::new(self.loader, self.resident, epoch);
-        let mut sums = Sums::new(self.dataset.class_names().len());
+        let pass = Pass {
+            device: self.device,
+            dtype: self.precision.compute_dtype(),
+        };
+        let mut sums = task.sums();
         // Queue the next batch on a GPU before waiting for the last scores.
-        let mut before: Option<Scored> = None;
-        for pass in 0..passes[0] {
+        let mut before = None;
+        for number in 0..usize::try_from(passes[0]).unwrap_or_default() {
             if let Some(unless) = unless
-                && pass % LOOK_EVERY == 0
+                && number % LOOK_EVERY == 0
                 && self.any(unless())?
             {
                 return Ok(None);
             }
-            let scored = match batches.next_to_evaluate(self.device) {
-                Some(batch) => Some(self.score(model, batch?)?),
+            let scored = match batches.next() {
+                Some(batch) => Some(task.score(model, batch?, pass)?),
                 None => {
-                    self.keep_company(model);
+                    // Other ranks have one more batch, and may need this rank for its pass.
+                    if self.together {
+                        drop(task.score(model, task.blank(1), pass)?);
+                    }
                     None
                 }
             };
@@ -114,111 +108,10 @@ impl Evaluator<'_> {
         if let Some(last) = before {
             sums.add(last)?;
         }
-        sums.over_ranks(self.dataset, self.group).map(Some)
-    }
-
-    fn score<M: ImageClassifier>(&self, model: &M, batch: EvalBatch) -> Result<Scored, TrainError> {
-        let images = batch.images.cast(self.precision.compute_dtype());
-        let logits = model.forward(images).cast(FloatDType::F32);
-        let [_, classes] = logits.dims();
-        Ok(Scored {
-            labels: batch.labels,
-            indices: batch.indices,
-            classes,
-            scores: Reading::start(vec![logits.flatten(0, 1)]).map_err(not_computed)?,
-        })
-    }
-
-    /// Makes an empty forward pass. Needed if it is a collective call and other ranks have one more
-    /// batch.
-    fn keep_company<M: ImageClassifier>(&self, model: &M) {
-        if self.together {
-            let shape = self.dataset.shape();
-            let size = [1, shape.channels, shape.height, shape.width];
-            let images = Tensor::<4>::zeros(size, self.device);
-            drop(model.forward(images.cast(self.precision.compute_dtype())));
-        }
-    }
-}
-
-/// A batch whose scores may still be in flight.
-struct Scored {
-    labels: Vec<i32>,
-    indices: Vec<usize>,
-    classes: usize,
-    /// \[samples × classes\].
-    scores: Reading,
-}
-
-/// Sums of an evaluation.
-///
-/// Counts are integers, and losses in f32 are summed in f64. The sums are exact except for the last
-/// digits, so compared values do not depend on how ranks divide the samples.
-struct Sums {
-    loss: f64,
-    correct: i64,
-    /// Samples whose class is among the likeliest.
-    top: i64,
-    samples: i64,
-    tally: Tally,
-    classes: usize,
-}
-
-impl Sums {
-    fn new(classes: usize) -> Self {
-        Self {
-            loss: 0.0,
-            correct: 0,
-            top: 0,
-            samples: 0,
-            tally: Tally::new(classes),
-            classes,
-        }
-    }
-
-    /// Waits for the scores of a batch and adds them.
-    fn add(&mut self, batch: Scored) -> Result<(), TrainError> {
-        let scores = batch.scores.wait().map_err(not_computed)?;
-        let expected = batch.labels.len() * batch.classes;
-        if scores.len() != expected {
-            let reason = format!("expected {expected} scores, got {}", scores.len());
-            return Err(not_computed(reason));
-        }
-        let rows = scores.chunks_exact(batch.classes.max(1));
-        for ((scores, &label), &index) in rows.zip(&batch.labels).zip(&batch.indices) {
-            self.samples += 1;
-            let Ok(label) = usize::try_from(label) else {
-                continue;
-            };
-            let predicted = likeliest(scores);
-            self.loss += f64::from(cross_entropy(scores, label) as f32);
-            self.correct += i64::from(predicted == label);
-            self.top += i64::from(is_among_top(scores, label));
-            self.tally.see(index, label, predicted, scores);
-        }
-        Ok(())
-    }
-
-    /// Combines the results of all ranks. A collective call.
-    fn over_ranks(
-        self,
-        dataset: &dyn Dataset,
-        group: &ProcessGroup,
-    ) -> Result<Evaluated, TrainError> {
-        let mut loss = [self.loss];
-        let mut counts = [self.correct, self.top, self.samples];
-        group.all_reduce(&mut loss, ReduceOp::Sum)?;
-        group.all_reduce(&mut counts, ReduceOp::Sum)?;
-        let [correct, top, samples] = counts;
-        let share = |value: f64| value / (samples.max(1) as f64);
-        let evaluation = Evaluation {
-            loss: share(loss[0]),
-            accuracy: share(correct as f64),
-            top5: (self.classes > TOP).then(|| share(top as f64)),
-            samples: samples.unsigned_abs(),
-        };
-        let details = self.tally.gather(dataset, &evaluation, group)?;
-        Ok((evaluation, details))
+        sums.reduce(self.group)?;
+        let evaluation = sums.finish();
+        let details = task.details(sums, &evaluation, self.group)?;
+        Ok(Some((evaluation, details)))
     }
 }
 
@@ -227,34 +120,29 @@ pub(crate) fn read(data: Result<TensorData, ExecutionError>) -> Result<TensorDat
     data.map_err(|error| not_computed(error.to_string()))
 }
 
-pub(crate) fn not_computed(reason: String) -> TrainError {
-    TrainError::NotComputed {
-        what: "an evaluation".to_owned(),
-        reason,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::thread;
 
     use burn::module::Module;
     use burn::tensor::activation::log_softmax;
     use burn_dist::GroupOptions;
     use burn_dist::parallel::autocast;
-    use datasets::{Digits, Split};
+    use datasets::{Dataset, Digits, EvalSampler, Loader, Split};
     use models::{Cnn, CnnConfig};
 
     use super::*;
+    use crate::config::Loaded;
     use crate::data::batch::to_tensors;
+    use crate::task::classification::details::Details;
+    use crate::task::classification::{Classification, Images};
+    use crate::task::open::{Input, Opening, Place};
 
-    const IMAGES: usize = 37;
-    /// Divides no rank's share.
-    const BATCH: usize = 6;
+    /// More than one batch, and no multiple of the ranks.
+    const IMAGES: usize = 137;
 
-    fn data() -> Arc<dyn Dataset> {
-        Arc::new(Digits::new(Split::Test, IMAGES, 1))
+    fn data() -> std::sync::Arc<dyn Dataset> {
+        std::sync::Arc::new(Digits::new(Split::Test, IMAGES, 1))
     }
 
     fn model() -> Cnn {
@@ -279,12 +167,7 @@ mod tests {
             correct += f64::from(u8::from(above == 0)) / IMAGES as f64;
             top += f64::from(u8::from(above < 5)) / IMAGES as f64;
         }
-        Evaluation {
-            loss,
-            accuracy: correct,
-            top5: Some(top),
-            samples: IMAGES as u64,
-        }
+        Evaluation::new(loss, IMAGES as u64, [("accuracy", correct), ("top5", top)])
     }
 
     fn evaluated(
@@ -292,16 +175,27 @@ mod tests {
         group: &ProcessGroup,
         precision: Precision,
         on_device: bool,
-    ) -> Evaluated {
-        let (dataset, device) = (data(), Device::flex());
-        let loader = Loader::new(dataset.clone()).unwrap();
-        let upload = || DeviceData::upload(dataset.as_ref(), &loader, &device).unwrap();
-        let resident = on_device.then(upload);
+    ) -> Evaluated<Details> {
+        let sets = [
+            format!("data.test_samples={IMAGES}"),
+            format!("data.on_device={on_device}"),
+            "data.train_samples=12".to_owned(),
+            "train.batch_size=12".to_owned(),
+        ];
+        let loaded = Loaded::load("digits.toml", &sets).unwrap();
+        let (config, device) = (&loaded.config, Device::flex());
+        let batching = loaded.batching(group.size()).unwrap();
+        let ranks = (group.rank(), group.size());
+        let mut images = Images::open(&Opening::to_train(config, batching, ranks)).unwrap();
+        let place = Place {
+            plain: &device,
+            training: &device,
+            memory: None,
+        };
+        images.bring(&place).unwrap();
+        let task = Classification::new(images);
         let evaluator = Evaluator {
-            dataset: dataset.as_ref(),
-            loader: &loader,
-            resident: resident.as_ref(),
-            sampler: &EvalSampler::new(IMAGES, BATCH, group.rank(), group.size()).unwrap(),
+            task: &task,
             device: &device,
             precision,
             group,
@@ -338,8 +232,10 @@ mod tests {
             assert!((found.loss - expected.loss).abs() < tolerance, "{found:?}");
             assert_eq!(found.samples, expected.samples);
             if precision == Precision::F32 {
-                assert!((found.accuracy - expected.accuracy).abs() < 1e-9);
-                assert!((found.top5.unwrap() - expected.top5.unwrap()).abs() < 1e-9);
+                for name in ["accuracy", "top5"] {
+                    let [found, expected] = [found, &expected].map(|e| e.metric(name).unwrap());
+                    assert!((found - expected).abs() < 1e-9, "{name}");
+                }
             }
             let counted: i64 = details.per_class.iter().map(|class| class.samples).sum();
             assert_eq!(counted, IMAGES as i64);

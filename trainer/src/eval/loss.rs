@@ -1,37 +1,9 @@
-//! The training loss of a classifier: cross-entropy with label smoothing and mixed labels.
+//! Losses of training steps.
 
 use burn::tensor::Tensor;
-use burn_dist::parallel::Parallel;
-use kernels::ops;
-use models::ImageClassifier;
 
-use crate::data::batch::Targets;
 use crate::error::TrainError;
-use crate::eval::reading::Reading;
-
-/// Mean cross-entropy over a micro-batch, with label smoothing.
-///
-/// A fraction `smoothing` (0 to 1) of each label is spread evenly over all classes (Szegedy et al.
-/// 2016, <https://arxiv.org/abs/1512.00567>), as in PyTorch's `label_smoothing`. A mixed image
-/// counts for both its classes by their weights (Zhang et al. 2018,
-/// <https://arxiv.org/abs/1710.09412>).
-///
-/// `logits` is \[samples, classes\] of any float type. The loss is computed in `f32` and has one
-/// element.
-pub fn objective(logits: Tensor<2>, targets: Targets, smoothing: f64) -> Tensor<1> {
-    let other = targets.mix.map(|mix| (mix.labels, mix.weights));
-    ops::cross_entropy(logits, targets.labels, other, smoothing)
-}
-
-/// Loss of a micro-batch: forward in the number format of `parallel`, the rest in f32.
-pub fn of_batch<M: ImageClassifier>(
-    parallel: &Parallel<M>,
-    (images, targets): (Tensor<4>, Targets),
-    smoothing: f64,
-) -> Tensor<1> {
-    let images = images.cast(parallel.compute_dtype());
-    objective(parallel.model().forward(images), targets, smoothing)
-}
+use crate::task::reading::Reading;
 
 /// Reads the value of a loss in step `number`. Errors on the device since the last read show here.
 ///
@@ -49,24 +21,34 @@ fn not_computed(number: u64, reason: String) -> TrainError {
     }
 }
 
-/// Mean loss of a step's micro-batches, which a GPU may still be computing.
+/// Losses of a step's micro-batches, which a GPU may still be computing.
 #[derive(Debug)]
 pub struct StepLoss {
     number: u64,
     losses: Reading,
+    /// Weight of all micro-batches, if the losses are sums over weights.
+    weight: Option<f64>,
 }
 
 impl StepLoss {
     /// Starts reading the losses of the micro-batches of step `number`, at least one.
     ///
-    /// Does not wait for a GPU, so that the GPU gets the next step's work before it finishes this
-    /// one's.
+    /// They are sums over `weight` in all, or means. Does not wait for a GPU, so that the GPU gets
+    /// the next step's work before it finishes this one's.
     ///
     /// # Errors
     /// As [`read`].
-    pub fn start_reading(losses: Vec<Tensor<1>>, number: u64) -> Result<Self, TrainError> {
+    pub fn start_reading(
+        losses: Vec<Tensor<1>>,
+        weight: Option<f64>,
+        number: u64,
+    ) -> Result<Self, TrainError> {
         let losses = Reading::start(losses).map_err(|reason| not_computed(number, reason))?;
-        Ok(Self { number, losses })
+        Ok(Self {
+            number,
+            losses,
+            weight,
+        })
     }
 
     /// Whether the value has arrived.
@@ -74,7 +56,12 @@ impl StepLoss {
         matches!(self.losses, Reading::Known(_))
     }
 
-    /// Waits for the value.
+    /// Weight of the losses, if they are sums.
+    pub fn weight(&self) -> Option<f64> {
+        self.weight
+    }
+
+    /// Waits for the mean of the micro-batches, or for the sum if they have weights.
     ///
     /// # Errors
     /// As [`read`].
@@ -82,7 +69,10 @@ impl StepLoss {
         let losses = self.losses.wait();
         let losses = losses.map_err(|reason| not_computed(self.number, reason))?;
         let sum: f64 = losses.iter().copied().map(f64::from).sum();
-        Ok(sum / losses.len() as f64)
+        Ok(match self.weight {
+            Some(_) => sum,
+            None => sum / losses.len() as f64,
+        })
     }
 }
 
@@ -93,85 +83,15 @@ impl StepLoss {
         Self {
             number: 0,
             losses: Reading::Known(vec![loss]),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use burn::tensor::{Device, Int};
-
-    use crate::data::batch::Mix;
-
-    const LOGITS: [[f32; 3]; 2] = [[0.5, -1.0, 2.0], [1.0, 0.0, 0.25]];
-
-    fn logits() -> Tensor<2> {
-        Tensor::from_floats(LOGITS, &Device::flex())
-    }
-
-    fn labels(values: [i32; 2]) -> Tensor<1, Int> {
-        Tensor::from_ints(values, &Device::flex())
-    }
-
-    fn targets(values: [i32; 2], mix: Option<Mix>) -> Targets {
-        Targets {
-            labels: labels(values),
-            mix,
+            weight: None,
         }
     }
 
-    /// The mean over samples of `-sum(target * log softmax)`, in double precision.
-    fn expected(targets: [[f64; 3]; 2]) -> f64 {
-        let sample = |(logits, target): (&[f32; 3], &[f64; 3])| {
-            let sum: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();
-            let log_probability = |x: &f32| f64::from(*x) - sum.ln();
-            -logits
-                .iter()
-                .zip(target)
-                .map(|(x, t)| t * log_probability(x))
-                .sum::<f64>()
-        };
-        LOGITS.iter().zip(&targets).map(sample).sum::<f64>() / 2.0
-    }
-
-    #[track_caller]
-    fn assert_loss(targets: Targets, smoothing: f64, wanted: [[f64; 3]; 2]) {
-        let loss = f64::from(objective(logits(), targets, smoothing).into_scalar::<f32>());
-        let wanted = expected(wanted);
-        assert!((loss - wanted).abs() < 1e-6, "{loss} {wanted}");
-    }
-
-    #[test]
-    fn one_class_each() {
-        assert_loss(
-            targets([2, 0], None),
-            0.0,
-            [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]],
-        );
-    }
-
-    #[test]
-    fn smoothing_spreads_a_share_evenly() {
-        let (most, rest) = (0.7 + 0.1, 0.1);
-        assert_loss(
-            targets([2, 0], None),
-            0.3,
-            [[rest, rest, most], [most, rest, rest]],
-        );
-    }
-
-    #[test]
-    fn a_mixed_image_counts_for_both_classes() {
-        let mix = || {
-            Some(Mix {
-                labels: labels([1, 0]),
-                weights: Tensor::from_floats([0.75, 0.4], &Device::flex()),
-            })
-        };
-        let unsmoothed = [[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]];
-        assert_loss(targets([2, 0], mix()), 0.0, unsmoothed);
-        let smoothed = unsmoothed.map(|row| row.map(|share| 0.9 * share + 0.1 / 3.0));
-        assert_loss(targets([2, 0], mix()), 0.1, smoothed);
+    /// Makes a sum over `weight` that is known already.
+    pub fn known_sum(loss: f32, weight: f64) -> Self {
+        Self {
+            weight: Some(weight),
+            ..Self::known(loss)
+        }
     }
 }

@@ -1,8 +1,5 @@
-//! Evaluates models: losses, metrics from scores, and an evaluation over all ranks.
+//! Evaluates models of any task over all ranks, and reads losses of training steps.
 
-pub mod details;
-pub mod evaluate;
-pub mod evaluation;
+pub(crate) mod evaluate;
+pub(crate) mod file;
 pub(crate) mod loss;
-pub(crate) mod reading;
-pub(crate) mod scores;

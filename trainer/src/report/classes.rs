@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::axis::number;
 use super::html;
 use super::matrix::Matrix;
-use crate::eval::details::{Details, Prediction};
+use crate::task::classification::details::{Details, Prediction};
 
 /// Maximum number of images, and maximum characters of one and of all.
 const IMAGES: usize = 64;
@@ -291,7 +291,7 @@ fn picture(prediction: &Prediction, names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eval::details::{ClassCount, Guess};
+    use crate::task::classification::details::{ClassCount, Guess};
 
     fn prediction(image: &str) -> Prediction {
         Prediction {

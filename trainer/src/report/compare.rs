@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use super::axis::number;
 use super::folder::Run;
 use super::html;
-use super::overview::{percent, plots};
+use super::measures::{self, best, series};
+use super::overview::{percent, plots, units_per_second};
 use super::plot::{self, COLOURS, Curve, Frame, Pen};
 use super::series::{Point, Series};
+use crate::config::metric::Measure;
 
 /// Accuracies for the table of times, in ten thousandths.
 const LEVELS: &[u32] = &[
@@ -64,36 +66,76 @@ fn key(name: &str, index: usize) -> String {
     )
 }
 
+/// The metrics of all runs. The first run decides the order.
+fn measured(runs: &[Run]) -> Vec<Measure> {
+    let mut all: Vec<Measure> = Vec::new();
+    for measure in runs.iter().flat_map(measures::of_run) {
+        if !all.iter().any(|known| known.name == measure.name) {
+            all.push(measure);
+        }
+    }
+    all
+}
+
 fn results(runs: &[Run], names: &[String]) -> String {
-    let shown = |value: Option<f64>, text: fn(f64) -> String| value.map_or("–".to_owned(), text);
+    let shown =
+        |value: Option<f64>, text: &dyn Fn(f64) -> String| value.map_or("–".to_owned(), text);
+    let measured = measured(runs);
     let row = |(index, (run, name)): (usize, (&Run, &String))| {
         let metrics = &run.metrics;
         let loss = metrics.loss.smooth().last().map(|point| point.1);
-        vec![
-            key(name, index),
-            shown(metrics.accuracy.max(), percent),
-            shown(metrics.accuracy.last(), percent),
-            shown(metrics.top5.last(), percent),
-            shown(metrics.eval_loss.last(), number),
-            shown(loss, number),
+        let mut row = vec![key(name, index)];
+        for (index, measure) in measured.iter().enumerate() {
+            let text = |value| measures::text(measure, value);
+            if index == 0 {
+                row.push(shown(best(metrics, measure), &text));
+            }
+            row.push(shown(series(metrics, measure).last(), &text));
+        }
+        row.extend([
+            shown(metrics.eval_loss.last(), &number),
+            shown(loss, &number),
             metrics.step.to_string(),
-            shown(metrics.elapsed, html::duration),
-            shown(metrics.throughput.mean_rate(), number),
-        ]
+            shown(metrics.elapsed, &html::duration),
+            shown(metrics.throughput.mean_rate(), &number),
+        ]);
+        row
     };
     let rows: Vec<_> = runs.iter().zip(names).enumerate().map(row).collect();
-    let head = [
-        "run",
-        "best accuracy",
-        "last accuracy",
-        "top-5",
-        "test loss",
-        "training loss",
-        "steps",
-        "training time",
-        "images per second",
-    ];
-    html::table("", &head.map(str::to_owned), &rows)
+    let mut head = vec!["run".to_owned()];
+    for (index, measure) in measured.iter().enumerate() {
+        let label = measures::label(measure);
+        match index {
+            0 => head.extend([format!("best {label}"), format!("last {label}")]),
+            _ => head.push(html::shortened(measures::short(measure), 40)),
+        }
+    }
+    let others = ["test loss", "training loss", "steps", "training time"];
+    head.extend(others.map(str::to_owned));
+    head.push(rate(runs));
+    html::table("", &head, &rows)
+}
+
+/// Name of the throughput.
+fn rate(runs: &[Run]) -> String {
+    let of_run = |run: &Run| units_per_second(&run.metrics);
+    let mut rates: Vec<String> = runs.iter().map(of_run).collect();
+    rates.dedup();
+    match &rates[..] {
+        [rate] => rate.clone(),
+        _ => "units per second".to_owned(),
+    }
+}
+
+/// A plot with these names.
+fn frame<'a>(id: &'a str, title: &'a str, x: &'a str, y: &'a str) -> Frame<'a> {
+    Frame {
+        id,
+        title,
+        x,
+        y,
+        ..Frame::default()
+    }
 }
 
 fn curves(runs: &[Run], names: &[String]) -> String {
@@ -102,21 +144,15 @@ fn curves(runs: &[Run], names: &[String]) -> String {
         runs.map(|(index, (run, name))| Curve::new(name, index, pen, points(run)))
             .collect()
     };
-    let frame = |id, title, x, y| Frame {
-        id,
-        title,
-        x,
-        y,
-        ..Frame::default()
-    };
-    let logarithmic = |frame: Frame| Frame {
+    let logarithmic = |frame| Frame {
         logarithmic: true,
         ..frame
     };
-    let zero = |frame: Frame| Frame {
+    let zero = |frame| Frame {
         zero: true,
         ..frame
     };
+    let per_second = rate(runs);
     let smooth = |series: fn(&Run) -> &Series| move |run: &Run| series(run).smooth();
     let means = |series: fn(&Run) -> &Series| move |run: &Run| series(run).means();
     let (line, marks) = (Pen::Line, Pen::Marks);
@@ -129,19 +165,7 @@ fn curves(runs: &[Run], names: &[String]) -> String {
             &logarithmic(frame("eval_loss", "Test loss", "step", "loss")),
             &all(marks, &means(|run| &run.metrics.eval_loss)),
         ),
-        plot::curves(
-            &frame("accuracy", "Accuracy", "step", "share of test images"),
-            &all(marks, &means(|run| &run.metrics.accuracy)),
-        ),
-        plot::curves(
-            &frame(
-                "accuracy_by_time",
-                "Accuracy over time",
-                "seconds of training",
-                "share of test images",
-            ),
-            &all(marks, &means(|run| &run.metrics.accuracy_by_time)),
-        ),
+        main_measure(runs, &all),
         plot::curves(
             &zero(frame("lr", "Learning rate", "step", "learning rate")),
             &all(line, &|run| run.metrics.lr.extremes()),
@@ -151,12 +175,43 @@ fn curves(runs: &[Run], names: &[String]) -> String {
                 "throughput",
                 "Throughput, smoothed",
                 "step",
-                "images per second",
+                &per_second,
             )),
             &all(line, &smooth(|run| &run.metrics.throughput)),
         ),
     ]
     .concat()
+}
+
+/// The points of a run's curve.
+type Points<'a> = &'a dyn Fn(&Run) -> Vec<Point>;
+
+/// The first metric, over steps and over time.
+fn main_measure(runs: &[Run], all: &dyn Fn(Pen, Points<'_>) -> Vec<Curve>) -> String {
+    let measured = measured(runs);
+    let Some(measure) = measured.first() else {
+        return String::new();
+    };
+    let name = html::shortened(&measure.name, 40);
+    let (by_time, title) = (format!("{name}_by_time"), measures::title(measure));
+    let over_time = format!("{title} over time");
+    let label = measures::label(measure);
+    let classifies = |run: &Run| {
+        run.environment
+            .as_ref()
+            .is_none_or(|env| env.task.is_none())
+    };
+    let y = match runs.iter().all(classifies) {
+        true => "share of test images",
+        false => &label,
+    };
+    let curves = |run: &Run| run.metrics.measured(&measure.name).by_step.means();
+    let in_time = |run: &Run| run.metrics.measured(&measure.name).by_time.means();
+    plot::curves(&frame(&name, &title, "step", y), &all(Pen::Marks, &curves))
+        + &plot::curves(
+            &frame(&by_time, &over_time, "seconds of training", y),
+            &all(Pen::Marks, &in_time),
+        )
 }
 
 /// Accuracies that all runs have reached: the last round ones, and the best.

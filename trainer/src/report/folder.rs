@@ -12,9 +12,10 @@ use serde::de::DeserializeOwned;
 use super::ReportError;
 use super::lines::Metrics;
 use crate::config::run_name::CONFIG_FILE;
-use crate::eval::details::{self, Details};
+use crate::eval::file;
 use crate::run::environment::{self, Environment};
 use crate::run::metrics;
+use crate::task::classification::details::Details;
 
 /// Maximum size of a file. The confusion matrix of 2000 classes is smaller.
 const WHOLE: u64 = 64 << 20;
@@ -49,7 +50,13 @@ impl Run {
         let mut remarks = Vec::new();
         let config = whole(&folder.join(CONFIG_FILE), &mut remarks);
         let environment = json(&folder.join(environment::FILE), &mut remarks);
-        let details = json(&folder.join(details::FILE), &mut remarks);
+        let classifies = environment
+            .as_ref()
+            .is_none_or(|env: &Environment| env.task.is_none());
+        let details = match classifies {
+            true => json(&folder.join(file::FILE), &mut remarks),
+            false => None,
+        };
         if metrics.broken > 0 {
             remarks.push(format!(
                 "{} of {} could not be read and {} left out; the first is line {}.",
@@ -157,7 +164,7 @@ mod tests {
         let run = Run::read(folder.path()).unwrap();
         assert!(run.environment.is_none() && run.details.is_none() && run.config.is_none());
         assert_eq!(run.remarks.len(), 1, "{:?}", run.remarks);
-        write(details::FILE, "{\"epoch\":");
+        write(file::FILE, "{\"epoch\":");
         write(environment::FILE, "{\"world_size\":2}");
         let run = Run::read(folder.path()).unwrap();
         assert_eq!(run.environment.unwrap().world_size, 2);

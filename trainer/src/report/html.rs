@@ -76,7 +76,7 @@ pub fn table(class: &str, head: &[String], rows: &[Vec<String>]) -> String {
 }
 
 /// The most important numbers. Names and values are HTML.
-pub fn cards(cards: &[(&str, String)]) -> String {
+pub fn cards(cards: &[(String, String)]) -> String {
     let mut html = "<div class=\"cards\">\n".to_owned();
     for (name, value) in cards {
         let _ = writeln!(html, "<div><b>{value}</b><span>{name}</span></div>");

@@ -4,8 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read};
+use std::sync::LazyLock;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::series::{Series, is_drawable};
 use crate::run::metrics::Changed;
@@ -16,6 +18,10 @@ const LINE: u64 = 1 << 20;
 const RANKS: usize = 1 << 16;
 /// Maximum number of changed keys.
 const CHANGES: usize = 1000;
+/// Maximum number of metrics of an evaluation.
+const MEASURED: usize = 32;
+/// Numbers of an evaluation that are no metrics.
+const OTHERS: [&str; 2] = ["samples", "seconds"];
 /// Resolution of accuracies: this many steps up to 1.
 const STEPS_OF_ACCURACY: f64 = 10_000.0;
 
@@ -38,7 +44,6 @@ struct TrainLine {
     epoch: f64,
     loss: Option<f64>,
     lr: Option<f64>,
-    images_per_second: Option<f64>,
     elapsed: Option<f64>,
     time: Option<Times>,
     memory_mib: Option<f64>,
@@ -47,6 +52,9 @@ struct TrainLine {
     gradient_norm: Option<f64>,
     loss_scale: Option<f64>,
     skipped_steps: Option<f64>,
+    /// Contains the throughput.
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -65,10 +73,11 @@ struct EvalLine {
     step: f64,
     epoch: f64,
     loss: Option<f64>,
-    accuracy: Option<f64>,
-    top5: Option<f64>,
     elapsed: Option<f64>,
     skipped_steps: Option<f64>,
+    /// Contains the task's metrics.
+    #[serde(flatten)]
+    others: BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -85,6 +94,15 @@ struct RanksLine {
     wait: Vec<f64>,
 }
 
+/// The curves of a metric.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Over the steps.
+    pub by_step: Series,
+    /// Over the seconds of training.
+    pub by_time: Series,
+}
+
 /// The curves of a run, over its steps.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
@@ -92,8 +110,10 @@ pub struct Metrics {
     pub loss: Series,
     /// Learning rate.
     pub lr: Series,
-    /// Training images per second.
+    /// Images, tokens or other units per second in training.
     pub throughput: Series,
+    /// The unit of the throughput; empty without one.
+    pub unit: String,
     /// Seconds of a step: data, forward, backward, wait, update.
     pub times: [Series; 5],
     /// Resident memory in MiB.
@@ -108,14 +128,10 @@ pub struct Metrics {
     pub loss_scale: Series,
     /// Skipped steps, as last reported.
     pub skipped_steps: Option<f64>,
-    /// Loss on the test images.
+    /// Loss on the test data.
     pub eval_loss: Series,
-    /// Accuracy on the test images, from 0 to 1.
-    pub accuracy: Series,
-    /// Accuracy over the seconds of training.
-    pub accuracy_by_time: Series,
-    /// Top-5 accuracy.
-    pub top5: Series,
+    /// The task's metrics on the test data by name, in the order of the first evaluation.
+    pub measured: Vec<(String, Measured)>,
     /// First training time at which each accuracy was reached. Keys are ten thousandths, values
     /// seconds.
     reached: BTreeMap<u32, f64>,
@@ -173,13 +189,17 @@ impl Metrics {
 
     /// Whether there is nothing to report.
     pub fn is_empty(&self) -> bool {
-        let series = [
-            &self.loss,
-            &self.throughput,
-            &self.accuracy,
-            &self.eval_loss,
-        ];
-        series.iter().all(|series| series.is_empty())
+        let measured = self.measured.iter().map(|(_, measured)| &measured.by_step);
+        let others = [&self.loss, &self.throughput, &self.eval_loss];
+        let mut all = others.into_iter().chain(measured);
+        all.all(Series::is_empty)
+    }
+
+    /// The curves of a metric; empty ones if it was not measured.
+    pub fn measured(&self, name: &str) -> &Measured {
+        static NOTHING: LazyLock<Measured> = LazyLock::new(Measured::default);
+        let found = self.measured.iter().find(|(own, _)| own == name);
+        found.map_or(&NOTHING, |(_, measured)| measured)
     }
 
     /// Seconds of training until this accuracy was first reached, if it was.
@@ -231,7 +251,14 @@ impl Metrics {
         self.at(step, line.epoch, line.elapsed);
         self.loss.push_some(step, line.loss);
         self.lr.push_some(step, line.lr);
-        self.throughput.push_some(step, line.images_per_second);
+        let rate = |(key, value): (&String, &Value)| {
+            let unit = key.strip_suffix("_per_second")?;
+            Some((unit.to_owned(), value.as_f64()?))
+        };
+        if let Some((unit, rate)) = line.others.iter().find_map(rate) {
+            self.throughput.push(step, rate);
+            self.unit = unit;
+        }
         self.memory.push_some(step, line.memory_mib);
         self.tflops.push_some(step, line.tflops);
         self.share_of_peak.push_some(step, line.share_of_peak);
@@ -253,18 +280,39 @@ impl Metrics {
         let step = line.step;
         self.at(step, line.epoch, line.elapsed);
         self.eval_loss.push_some(step, line.loss);
-        self.top5.push_some(step, line.top5);
-        self.accuracy.push_some(step, line.accuracy);
         self.skipped_steps = line.skipped_steps.or(self.skipped_steps);
-        let Some(seconds) = line.elapsed.filter(|seconds| is_drawable(*seconds)) else {
+        let seconds = line.elapsed.filter(|seconds| is_drawable(*seconds));
+        for (name, value) in &line.others {
+            if let Some(value) = value.as_f64().filter(|_| !OTHERS.contains(&name.as_str())) {
+                self.add_measured(name, step, seconds, value);
+            }
+        }
+        let Some(seconds) = seconds else {
             return;
         };
-        self.accuracy_by_time.push_some(seconds, line.accuracy);
-        if let Some(accuracy) = line.accuracy {
+        if let Some(accuracy) = line.others.get("accuracy").and_then(Value::as_f64) {
             // The small number compensates the rounding of the product; the cast saturates.
             let level = (accuracy.min(1.0) * STEPS_OF_ACCURACY + 1e-6) as u32;
             let first = self.reached.entry(level).or_insert(seconds);
             *first = first.min(seconds);
+        }
+    }
+}
+
+impl Metrics {
+    fn add_measured(&mut self, name: &str, step: f64, seconds: Option<f64>, value: f64) {
+        let index = match self.measured.iter().position(|(own, _)| own == name) {
+            Some(index) => index,
+            None if self.measured.len() >= MEASURED => return,
+            None => {
+                self.measured.push((name.to_owned(), Measured::default()));
+                self.measured.len() - 1
+            }
+        };
+        let (_, measured) = &mut self.measured[index];
+        measured.by_step.push(step, value);
+        if let Some(seconds) = seconds {
+            measured.by_time.push(seconds, value);
         }
     }
 }
@@ -304,7 +352,7 @@ mod tests {
         assert_eq!((metrics.broken, metrics.first_broken), (4, 4));
         assert_eq!(metrics.loss.extremes(), [(1.0, 2.5)]);
         assert_eq!(metrics.lr.extremes(), [(2.0, 0.1)]);
-        assert_eq!(metrics.accuracy.last(), Some(0.97));
+        assert_eq!(metrics.measured("accuracy").by_step.last(), Some(0.97));
         assert_eq!(metrics.step, 2.0);
         assert_eq!(metrics.elapsed, Some(3.0));
     }

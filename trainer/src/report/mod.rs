@@ -7,6 +7,7 @@ mod folder;
 mod html;
 mod lines;
 mod matrix;
+mod measures;
 mod overview;
 mod plot;
 mod series;

@@ -7,8 +7,10 @@ use super::classes;
 use super::folder::Run;
 use super::html;
 use super::lines::Metrics;
+use super::measures::{self, best, series};
 use super::plot::{self, Curve, Frame, Pen};
 use super::series::Series;
+use crate::config::metric::{Measure, Shown};
 use crate::run::environment::Environment;
 use crate::run::metrics::Changed;
 
@@ -36,7 +38,7 @@ pub fn page(run: &Run) -> String {
         );
     }
     body += &html::cards(&cards(run));
-    body += &html::section("Training", &plots(&training(&run.metrics)));
+    body += &html::section("Training", &plots(&training(run)));
     body += &html::section("Time and memory", &plots(&speed(&run.metrics)));
     if let Some(details) = &run.details {
         body += &classes::sections(details);
@@ -72,13 +74,22 @@ pub fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 
-fn cards(run: &Run) -> Vec<(&'static str, String)> {
+fn cards(run: &Run) -> Vec<(String, String)> {
     let metrics = &run.metrics;
     let mut cards = Vec::new();
-    let mut card = |name, value: Option<String>| cards.extend(value.map(|value| (name, value)));
-    card("accuracy", metrics.accuracy.last().map(percent));
-    card("best accuracy", metrics.accuracy.max().map(percent));
-    card("top-5 accuracy", metrics.top5.last().map(percent));
+    for (index, measure) in measures::of_run(run).iter().enumerate() {
+        let label = measures::label(measure);
+        let mut card = |name: String, value: Option<f64>| {
+            cards.extend(value.map(|value| (name, measures::text(measure, value))));
+        };
+        card(label.clone(), series(metrics, measure).last());
+        if index == 0 {
+            card(format!("best {label}"), best(metrics, measure));
+        }
+    }
+    let mut card = |name: &str, value: Option<String>| {
+        cards.extend(value.map(|value| (name.to_owned(), value)));
+    };
     card("test loss", metrics.eval_loss.last().map(number));
     let last = metrics.loss.smooth().last().map(|(_, loss)| number(*loss));
     card("training loss", last);
@@ -86,7 +97,7 @@ fn cards(run: &Run) -> Vec<(&'static str, String)> {
     card("epochs", Some(metrics.epoch.to_string()));
     card("training time", metrics.elapsed.map(html::duration));
     let rate = metrics.throughput.mean_rate();
-    card("images per second", rate.map(number));
+    card(&units_per_second(metrics), rate.map(number));
     let parameters = run.environment.as_ref().map(|env| env.parameters);
     let parameters = parameters.filter(|count| *count > 0);
     card("parameters", parameters.map(grouped));
@@ -102,6 +113,14 @@ fn cards(run: &Run) -> Vec<(&'static str, String)> {
     let skipped = metrics.skipped_steps.filter(|steps| *steps > 0.0);
     card("steps skipped", skipped.map(number));
     cards
+}
+
+/// Name of the throughput, as HTML.
+pub fn units_per_second(metrics: &Metrics) -> String {
+    match metrics.unit.as_str() {
+        "" => "images per second".to_owned(),
+        unit => format!("{} per second", html::shortened(unit, 40)),
+    }
 }
 
 /// A number with a thin space between thousands.
@@ -138,7 +157,47 @@ fn noisy(name: &str, colour: usize, series: &Series) -> Vec<Curve> {
     ]
 }
 
-fn training(metrics: &Metrics) -> String {
+/// The task's metrics: shares together, others on their own.
+fn measured(run: &Run) -> String {
+    let (metrics, all) = (&run.metrics, measures::of_run(run));
+    let classifies = run
+        .environment
+        .as_ref()
+        .is_none_or(|env| env.task.is_none());
+    let (shares, others): (Vec<_>, Vec<_>) = all
+        .iter()
+        .partition(|measure| measure.shown == Shown::Percent);
+    let figure = |y: &str, measures: &[&Measure]| {
+        let Some(first) = measures.first() else {
+            return String::new();
+        };
+        let title = measures::title(first);
+        let frame = Frame {
+            id: &html::shortened(&first.name, 40),
+            title: &title,
+            x: "step",
+            y,
+            ..Frame::default()
+        };
+        let curve = |(index, measure): (usize, &&Measure)| {
+            let values = series(metrics, measure).means();
+            Curve::new(measures::short(measure), 2 * index, Pen::Marks, values)
+        };
+        let curves: Vec<Curve> = measures.iter().enumerate().map(curve).collect();
+        plot::curves(&frame, &curves)
+    };
+    let share = match classifies {
+        true => "share of test images",
+        false => "share",
+    };
+    let others = others
+        .into_iter()
+        .map(|measure| figure(&measures::label(measure), &[measure]));
+    figure(share, &shares) + &others.collect::<String>()
+}
+
+fn training(run: &Run) -> String {
+    let metrics = &run.metrics;
     let frame = |id, title, y| Frame {
         id,
         title,
@@ -153,14 +212,8 @@ fn training(metrics: &Metrics) -> String {
     let mut losses = noisy("training", 0, &metrics.loss);
     losses.push(Curve::new("test", 1, Pen::Marks, metrics.eval_loss.means()));
     let mut figures = plot::curves(&loss, &losses);
-    figures += &plot::curves(
-        &frame("accuracy", "Accuracy", "share of test images"),
-        &[
-            Curve::new("accuracy", 0, Pen::Marks, metrics.accuracy.means()),
-            Curve::new("top-5", 2, Pen::Marks, metrics.top5.means()),
-        ],
-    );
-    let zero = |frame: Frame| Frame {
+    figures += &measured(run);
+    let zero = |frame: Frame<'static>| Frame {
         zero: true,
         ..frame
     };
@@ -208,9 +261,10 @@ fn speed(metrics: &Metrics) -> String {
         zero: true,
         logarithmic: false,
     };
+    let per_second = units_per_second(metrics);
     let mut figures = plot::curves(
-        &frame("throughput", "Throughput", "images per second"),
-        &noisy("images per second", 2, &metrics.throughput),
+        &frame("throughput", "Throughput", &per_second),
+        &noisy(&per_second, 2, &metrics.throughput),
     );
     let mut layers = Vec::new();
     for ((series, part), colour) in metrics.times.iter().zip(PARTS).zip(PART_COLOURS) {
@@ -273,13 +327,16 @@ fn environment_table(environment: &Environment) -> String {
         ("device", environment.device.clone()),
         ("hosts", hosts.join(", ")),
     ];
+    let items = environment.items.as_deref().unwrap_or("images");
+    let items = html::shortened(items, 40);
+    let (training, test) = (format!("training {items}"), format!("test {items}"));
     let counts = [
         ("ranks", environment.world_size),
         ("nodes", environment.nodes),
         ("threads per rank", environment.threads),
         ("parameters", environment.parameters),
-        ("training images", environment.train_samples),
-        ("test images", environment.test_samples),
+        (training.as_str(), environment.train_samples),
+        (test.as_str(), environment.test_samples),
         ("classes", environment.class_names.len()),
         ("steps per epoch", environment.steps_per_epoch as usize),
     ];

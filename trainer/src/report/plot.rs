@@ -64,15 +64,15 @@ impl Curve {
 
 /// Title and axes of a plot.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Frame {
+pub struct Frame<'a> {
     /// Identifier for programs.
-    pub id: &'static str,
-    /// Heading.
-    pub title: &'static str,
+    pub id: &'a str,
+    /// Heading, as HTML.
+    pub title: &'a str,
     /// Label of the horizontal axis.
-    pub x: &'static str,
-    /// Label of the vertical axis.
-    pub y: &'static str,
+    pub x: &'a str,
+    /// Label of the vertical axis, as HTML.
+    pub y: &'a str,
     /// Whether the axis includes zero.
     pub zero: bool,
     /// Whether the axis may be logarithmic.
@@ -80,7 +80,7 @@ pub struct Frame {
 }
 
 /// Draws curves over each other. Empty if none has a value.
-pub fn curves(frame: &Frame, curves: &[Curve]) -> String {
+pub fn curves(frame: &Frame<'_>, curves: &[Curve]) -> String {
     let drawn = || curves.iter().filter(|curve| !curve.points.is_empty());
     let points = || drawn().flat_map(|curve| &curve.points);
     let (Some(xs), Some(ys)) = (range(points(), |p| p.0), range(points(), |p| p.1)) else {
@@ -119,7 +119,7 @@ pub fn curves(frame: &Frame, curves: &[Curve]) -> String {
 }
 
 /// Draws stacked areas. All layers have the same x.
-pub fn stack(frame: &Frame, layers: &[Curve]) -> String {
+pub fn stack(frame: &Frame<'_>, layers: &[Curve]) -> String {
     let Some(first) = layers.first() else {
         return String::new();
     };
@@ -165,7 +165,7 @@ pub fn stack(frame: &Frame, layers: &[Curve]) -> String {
 }
 
 /// Draws stacked bars, one for each x from 0.
-pub fn bars(frame: &Frame, parts: &[Curve]) -> String {
+pub fn bars(frame: &Frame<'_>, parts: &[Curve]) -> String {
     let heights: Vec<f64> = totals(parts);
     let highest = heights.iter().copied().fold(0.0, f64::max);
     if heights.is_empty() || highest <= 0.0 {
@@ -208,7 +208,7 @@ fn x_axis((low, high): (f64, f64)) -> Axis {
 }
 
 fn y_axis<'a>(
-    frame: &Frame,
+    frame: &Frame<'_>,
     (low, high): (f64, f64),
     curves: impl Iterator<Item = &'a Curve>,
 ) -> Axis {
@@ -226,7 +226,7 @@ fn y_axis<'a>(
 }
 
 /// The opening tag, the grid and the labels.
-fn begin(frame: &Frame, x: &Axis, y: &Axis) -> String {
+fn begin(frame: &Frame<'_>, x: &Axis, y: &Axis) -> String {
     let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
     let mut svg = format!(
         "<svg data-plot=\"{}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\" \
@@ -315,7 +315,7 @@ fn dots(places: &[Point]) -> String {
 mod tests {
     use super::*;
 
-    const FRAME: Frame = Frame {
+    const FRAME: Frame<'_> = Frame {
         id: "loss",
         title: "Loss",
         x: "step",

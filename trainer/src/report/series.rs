@@ -61,6 +61,7 @@ pub struct Series {
     width: u64,
     first: Option<Point>,
     last: Option<Point>,
+    min: f64,
     max: f64,
     /// Number of values above zero, and the sum of their inverses.
     positive: (u64, f64),
@@ -73,6 +74,7 @@ impl Default for Series {
             width: 1,
             first: None,
             last: None,
+            min: f64::INFINITY,
             max: f64::NEG_INFINITY,
             positive: (0, 0.0),
         }
@@ -87,6 +89,7 @@ impl Series {
         }
         self.first = self.first.or(Some((x, y)));
         self.last = Some((x, y));
+        self.min = self.min.min(y);
         self.max = self.max.max(y);
         if y > 0.0 {
             self.positive = (self.positive.0 + 1, self.positive.1 + 1.0 / y);
@@ -123,6 +126,11 @@ impl Series {
     /// The last value.
     pub fn last(&self) -> Option<f64> {
         self.last.map(|(_, y)| y)
+    }
+
+    /// The smallest value.
+    pub fn min(&self) -> Option<f64> {
+        (!self.is_empty()).then_some(self.min)
     }
 
     /// The largest value.
@@ -229,7 +237,8 @@ mod tests {
         assert_eq!(series.extremes(), points);
         assert_eq!(series.means(), points);
         assert_eq!(series.smooth(), points);
-        assert_eq!((series.last(), series.max()), (Some(2.0), Some(3.0)));
+        let ends = [series.last(), series.min(), series.max()];
+        assert_eq!(ends, [Some(2.0), Some(1.0), Some(3.0)]);
     }
 
     #[test]

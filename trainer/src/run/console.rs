@@ -5,7 +5,9 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use crate::config::metric::Measure;
 use crate::run::dashboard::Dashboard;
+use crate::run::evaluation::Evaluation;
 use crate::system::output::outlet::{self, Bar};
 use crate::system::output::{complain, duration, say};
 use crate::system::{log, memory};
@@ -27,15 +29,21 @@ pub struct Console {
     last_line: Instant,
     /// Loss of the last known step.
     loss: Option<f64>,
-    /// Accuracy of the last evaluation, from 0 to 1.
-    accuracy: Option<f64>,
+    /// The metric that is shown, if the task has one.
+    measure: Option<Measure>,
+    /// Its value in the last evaluation.
+    value: Option<f64>,
+    /// Unit of throughput.
+    unit: &'static str,
     /// The dashboard, if requested. It replaces lines and bars.
     screen: Option<Dashboard>,
 }
 
 impl Console {
     /// Makes a console that prints if this is the main rank.
-    pub fn new(main: bool) -> Self {
+    ///
+    /// It shows `measure`, and a throughput in `unit`, such as `images`.
+    pub fn new(main: bool, unit: &'static str, measure: Option<Measure>) -> Self {
         Self {
             main,
             bar: None,
@@ -47,7 +55,9 @@ impl Console {
             },
             last_line: Instant::now(),
             loss: None,
-            accuracy: None,
+            measure,
+            value: None,
+            unit,
             screen: None,
         }
     }
@@ -57,7 +67,7 @@ impl Console {
         if !self.main {
             return;
         }
-        match Dashboard::open() {
+        match Dashboard::open(self.unit, self.measure.clone()) {
             Ok(screen) => self.screen = Some(screen),
             Err(error) => complain(&format!("warning: no dashboard: {error}")),
         }
@@ -110,34 +120,35 @@ impl Console {
         }
     }
 
-    /// Takes the accuracy of an evaluation, from 0 to 1.
-    pub fn accuracy(&mut self, accuracy: f64) {
-        self.accuracy = Some(accuracy);
-        if let Some(screen) = &mut self.screen {
-            screen.accuracy(accuracy);
+    /// Takes an evaluation.
+    pub fn evaluation(&mut self, evaluation: &Evaluation) {
+        let name = self.measure.as_ref().map(|measure| measure.name.as_ref());
+        self.value = name.and_then(|name| evaluation.metric(name));
+        if let (Some(screen), Some(value)) = (&mut self.screen, self.value) {
+            screen.value(value);
         }
     }
 
-    /// Shows that `done` of `steps` steps of the epoch are done.
-    pub fn step(&mut self, done: u64, steps: u64, images_per_second: f64) {
+    /// Shows that `done` of `steps` steps of the epoch are done, at a rate in units per second.
+    pub fn step(&mut self, done: u64, steps: u64, rate: f64) {
         if !self.main {
             return;
         }
         if let Some(screen) = &mut self.screen {
-            screen.step(done, images_per_second, memory::resident_mib());
+            screen.step(done, rate, memory::resident_mib());
         } else if self.bar.is_some() {
             if self.last_line.elapsed() < BAR_EVERY {
                 return;
             }
             self.last_line = Instant::now();
-            let message = self.numbers(images_per_second);
+            let message = self.numbers(rate);
             if let Some(bar) = &mut self.bar {
                 (bar.done, bar.message) = (done, message);
                 outlet::put_bar(Some(bar.clone()));
             }
         } else if self.last_line.elapsed() >= LINE_EVERY && done < steps {
             self.last_line = Instant::now();
-            let numbers = self.numbers(images_per_second);
+            let numbers = self.numbers(rate);
             let (epoch, left) = (&self.epoch.of, duration(self.epoch.left(done, steps)));
             say(&format!(
                 "  {epoch}, step {done}/{steps}{numbers}, {left} left"
@@ -145,16 +156,16 @@ impl Console {
         }
     }
 
-    /// Loss, accuracy, speed and memory for a line of progress.
-    fn numbers(&self, images_per_second: f64) -> String {
+    /// Loss, metric, speed and memory for a line of progress.
+    fn numbers(&self, rate: f64) -> String {
         let mut text = String::new();
         if let Some(loss) = self.loss {
             text += &format!(", loss {loss:.4}");
         }
-        if let Some(accuracy) = self.accuracy {
-            text += &format!(", val accuracy {:.2} %", 100.0 * accuracy);
+        if let (Some(measure), Some(value)) = (&self.measure, self.value) {
+            text += &format!(", val {} {}", measure.label, measure.shown.text(value));
         }
-        text += &format!(", {images_per_second:.0} images/s");
+        text += &format!(", {rate:.0} {}/s", self.unit);
         if let Some(memory) = memory::resident_mib() {
             text += &format!(", {memory:.0} MiB");
         }

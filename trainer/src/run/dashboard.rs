@@ -13,6 +13,7 @@ use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph};
 
+use crate::config::metric::{Measure, Shown};
 use crate::system::output::screen::{self, Screen};
 use crate::system::output::{duration, say};
 
@@ -76,8 +77,13 @@ struct View {
     begin: Instant,
     step: u64,
     losses: Curve,
-    accuracies: Curve,
-    images_per_second: f64,
+    /// The metric that is shown, if any.
+    measure: Option<Measure>,
+    /// Its values, shares in percent.
+    values: Curve,
+    /// Unit of the throughput.
+    unit: &'static str,
+    rate: f64,
     memory: Option<f64>,
     messages: VecDeque<String>,
 }
@@ -91,7 +97,7 @@ impl View {
         self.messages.push_back(text);
     }
 
-    fn new() -> Self {
+    fn new(unit: &'static str, measure: Option<Measure>) -> Self {
         Self {
             epoch: 0,
             epochs: 0,
@@ -102,8 +108,10 @@ impl View {
             begin: Instant::now(),
             step: 0,
             losses: Curve::default(),
-            accuracies: Curve::default(),
-            images_per_second: 0.0,
+            measure,
+            values: Curve::default(),
+            unit,
+            rate: 0.0,
             memory: None,
             messages: VecDeque::new(),
         }
@@ -124,15 +132,18 @@ impl View {
             Constraint::Length(8),
         ])
         .areas(frame.area());
-        let [loss, accuracy] = Layout::horizontal([Constraint::Percentage(50); 2]).areas(curves);
+        let [loss, value] = Layout::horizontal([Constraint::Percentage(50); 2]).areas(curves);
         self.draw_progress(frame, progress);
         draw_curve(frame, loss, "loss", &self.losses, Color::Cyan);
-        let accuracies = &self.accuracies;
+        let title = self.measure.as_ref().map(|measure| {
+            let percent = if is_share(measure) { ", %" } else { "" };
+            format!("validation {}{percent}", measure.label)
+        });
         draw_curve(
             frame,
-            accuracy,
-            "validation accuracy, %",
-            accuracies,
+            value,
+            &title.unwrap_or_default(),
+            &self.values,
             Color::Green,
         );
         self.draw_numbers(frame, numbers);
@@ -154,16 +165,21 @@ impl View {
 
     fn draw_numbers(&self, frame: &mut Frame<'_>, area: Rect) {
         let mut text = format!(
-            "step {}   {:.0} images/s   {} so far",
+            "step {}   {:.0} {}/s   {} so far",
             self.step,
-            self.images_per_second,
+            self.rate,
+            self.unit,
             duration(self.begin.elapsed())
         );
         if let Some((_, loss)) = self.losses.points.last() {
             text += &format!("   loss {loss:.4}");
         }
-        if let Some((_, accuracy)) = self.accuracies.points.last() {
-            text += &format!("   accuracy {accuracy:.2} %");
+        if let (Some(measure), Some((_, value))) = (&self.measure, self.values.points.last()) {
+            let value = match is_share(measure) {
+                true => format!("{value:.2} %"),
+                false => measure.shown.text(*value),
+            };
+            text += &format!("   {} {value}", measure.label);
         }
         if let Some(memory) = self.memory {
             text += &format!("   {memory:.0} MiB");
@@ -184,6 +200,10 @@ impl View {
         let messages = Paragraph::new(lines).block(Block::bordered().title(" messages "));
         frame.render_widget(messages, area);
     }
+}
+
+fn is_share(measure: &Measure) -> bool {
+    measure.shown == Shown::Percent
 }
 
 fn draw_curve(frame: &mut Frame<'_>, area: Rect, title: &str, curve: &Curve, color: Color) {
@@ -219,12 +239,14 @@ pub struct Dashboard {
 impl Dashboard {
     /// Takes over the terminal of standard error.
     ///
+    /// Shows `measure`, and a throughput in `unit`.
+    ///
     /// # Errors
     /// Fails if standard error is no terminal, or the terminal refuses.
-    pub fn open() -> io::Result<Self> {
+    pub fn open(unit: &'static str, measure: Option<Measure>) -> io::Result<Self> {
         Ok(Self {
             screen: Screen::open()?,
-            view: View::new(),
+            view: View::new(unit, measure),
             drawn: Instant::now(),
         })
     }
@@ -250,17 +272,19 @@ impl Dashboard {
         self.view.losses.push(step as f64, loss);
     }
 
-    /// Takes the accuracy of an evaluation, from 0 to 1.
-    pub fn accuracy(&mut self, accuracy: f64) {
+    /// Takes the value of the shown metric in an evaluation.
+    pub fn value(&mut self, value: f64) {
         let step = self.view.step as f64;
-        self.view.accuracies.push(step, 100.0 * accuracy);
+        let is_share = self.view.measure.as_ref().is_some_and(is_share);
+        let factor = if is_share { 100.0 } else { 1.0 };
+        self.view.values.push(step, factor * value);
         self.draw(true);
     }
 
     /// Takes the progress of the epoch.
-    pub fn step(&mut self, done: u64, images_per_second: f64, memory: Option<f64>) {
+    pub fn step(&mut self, done: u64, rate: f64, memory: Option<f64>) {
         self.view.done = done;
-        self.view.images_per_second = images_per_second;
+        self.view.rate = rate;
         self.view.memory = memory;
         self.draw(false);
     }
@@ -304,15 +328,15 @@ mod tests {
 
     #[test]
     fn the_screen_shows_what_happens() {
-        let mut view = View::new();
+        let mut view = View::new("images", Some(Measure::share("accuracy", "accuracy")));
         (view.epoch, view.epochs, view.done, view.steps) = (2, 7, 30, 120);
         for step in 1..=10_000 {
             view.step = step;
             view.losses.push(step as f64, 3.0 / step as f64);
         }
         assert!(view.losses.points.len() < POINTS);
-        view.accuracies.push(10_000.0, 87.5);
-        view.images_per_second = 1234.0;
+        view.values.push(10_000.0, 87.5);
+        view.rate = 1234.0;
         view.messages.push_back("epoch 1/7 is over".to_owned());
         let screen = screen(&view, 100, 40);
         for part in [
@@ -336,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_small_or_empty_screen_is_no_problem() {
-        let mut view = View::new();
+        let mut view = View::new("images", Some(Measure::share("accuracy", "accuracy")));
         screen(&view, 1, 1);
         screen(&view, 20, 5);
         view.losses.push(1.0, f64::NAN);
@@ -348,7 +372,7 @@ mod tests {
     fn without_a_terminal_there_is_no_screen() {
         // Tests have a terminal only if a person runs them.
         if !io::stderr().is_terminal() {
-            assert!(Dashboard::open().is_err());
+            assert!(Dashboard::open("images", None).is_err());
         }
     }
 }

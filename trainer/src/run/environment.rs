@@ -9,6 +9,7 @@ use models::weights::Taken;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::config::metric::Measure;
 use crate::error::TrainError;
 use crate::run::dir;
 use crate::system::whole_file;
@@ -82,9 +83,18 @@ pub struct Environment {
     pub threads: usize,
     /// Trainable elements of the model.
     pub parameters: usize,
-    /// Training images.
+    /// Name of the task, unless it is image classification.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// Name of its items in the plural.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub items: Option<String>,
+    /// Metrics of the task, unless it is image classification.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub measures: Vec<Measure>,
+    /// Items for training, such as images.
     pub train_samples: usize,
-    /// Test images.
+    /// Items for evaluation.
     pub test_samples: usize,
     /// Optimizer steps per epoch.
     pub steps_per_epoch: u64,

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
+use crate::run::evaluation::Metrics;
+use crate::run::throughput::Throughput;
 use crate::system::output::complain;
 
 /// File in the run folder.
@@ -42,8 +44,9 @@ pub struct TrainLine {
     pub loss: f64,
     /// Learning rate of the step.
     pub lr: f64,
-    /// Training images per second over all ranks.
-    pub images_per_second: f64,
+    /// Throughput over all ranks, such as `images_per_second`.
+    #[serde(flatten)]
+    pub throughput: Throughput,
     /// Seconds of training in the whole run so far, without evaluations.
     pub elapsed: f64,
     /// Rank 0's time of a step by phase.
@@ -124,13 +127,11 @@ pub struct EvalLine {
     pub epoch: u64,
     /// Steps so far.
     pub step: u64,
-    /// Mean loss over all samples.
+    /// Mean loss.
     pub loss: f64,
-    /// Fraction of samples with the right prediction.
-    pub accuracy: f64,
-    /// Fraction of samples whose class is among the five likeliest, if the model has more classes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub top5: Option<f64>,
+    /// The task's metrics by name, such as `accuracy`.
+    #[serde(flatten)]
+    pub metrics: Metrics,
     /// Evaluated samples over all ranks.
     pub samples: u64,
     /// Seconds of training in the whole run so far, without evaluations.

@@ -7,18 +7,18 @@ use burn_dist::ProcessGroup;
 use burn_dist::parallel::{
     MemoryEstimate, Parallel, ParallelOptions, ParameterState, ShardWithin, Strategy,
 };
-use datasets::{ImageShape, Loader};
-use models::ImageClassifier;
 use models::weights::PyTorchKeys;
 
-use crate::config::{Batching, Config, Loaded, WithModel};
+use crate::config::{Batching, Config, Loaded};
 use crate::data::input;
 use crate::error::TrainError;
 use crate::system::{device, limits};
+use crate::task::open::{Data, Input, Opening, WithTask};
+use crate::task::{Items, Task};
 use crate::train::changes::{self, Before, Now};
-use crate::train::progress::{Progress, Task};
+use crate::train::progress::{Identity, Progress};
 use crate::train::schedule::Schedule;
-use crate::train::{few_values, initial, misfit, model, optimizer};
+use crate::train::{initial, misfit, model, optimizer};
 use crate::train::{parallel_options, restore};
 
 /// Sizes of a planned run.
@@ -28,10 +28,10 @@ pub struct Plan {
     pub parameters: usize,
     /// Training state of each parameter.
     pub states: Vec<ParameterState>,
-    /// Training images.
-    pub train_samples: usize,
-    /// Test images.
-    pub test_samples: usize,
+    /// Number of items.
+    pub items: Items,
+    /// Name of the items in the plural.
+    pub words: &'static str,
     /// Optimizer steps per epoch.
     pub steps_per_epoch: u64,
     /// Batch sizes.
@@ -54,35 +54,27 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     let mut config = loaded.config.clone();
     limits::apply(&mut config);
     let batching = loaded.batching(size)?;
-    let splits = input::splits(&config, batching.global)?;
-    let sampler = input::train_sampler(&config, batching, &splits, (0, size))?;
-    if config.data.on_device == Some(true) {
-        let loader = Loader::new(splits.train.clone())?;
-        let changed = loader.augment(input::augment(&config), config.train.seed);
-        if !changed.only_moves() {
-            return Err(TrainError::DataOnDevice);
-        }
-    }
+    let data = Data::open(&Opening::to_train(&config, batching, (0, size)))?;
+    data.check()?;
     // Counting and filling a model works on any device.
     let device = Device::flex().autodiff();
-    let from = checkpoint.map(|path| (path, Task::of(&config, batching, &splits)));
     let look = Look {
         config: &config,
         batching,
-        size,
-        shape: splits.train.shape(),
-        from,
+        from: checkpoint,
     };
-    Schedule::check(&config.schedule, splits.test.len())?;
-    let (states, progress) = config
-        .model
-        .build(splits.train.as_ref(), &device, look)
-        .map_err(|error| misfit::of_model(loaded, &error))??;
-    let steps_per_epoch = input::steps_per_epoch(&config, &sampler);
+    let looked = data.build(&config, &device, look);
+    let Looked {
+        states,
+        progress,
+        items,
+        words,
+    } = looked.map_err(|error| misfit::of_model(loaded, &error))??;
+    let steps_per_epoch = input::steps_per_epoch(&config, items.train, batching.global);
     let now = Now {
         config: &config,
         ranks: size,
-        splits: &splits,
+        items,
         schedule: &Schedule::of_run(&config, steps_per_epoch, batching, size).after(progress.seen),
     };
     let before = checkpoint.and_then(Before::of);
@@ -90,8 +82,8 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     Ok(Plan {
         parameters: states.iter().map(|state| state.elements as usize).sum(),
         states,
-        train_samples: splits.train.len(),
-        test_samples: splits.test.len(),
+        items,
+        words,
         steps_per_epoch,
         batching,
         changes: changed.iter().flat_map(changes::say).collect(),
@@ -105,13 +97,9 @@ pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
     let room = device::room(config, size, 1);
     let free = room.bytes.filter(|_| !room.on_gpu)?;
     let batching = loaded.batching(size).ok()?;
-    let splits = input::splits(config, batching.global).ok()?;
+    let data = Data::open(&Opening::to_train(config, batching, (0, size))).ok()?;
     let device = Device::flex().autodiff();
-    let count = Count { config };
-    let states = config
-        .model
-        .build(splits.train.as_ref(), &device, count)
-        .ok()?;
+    let states = data.build(config, &device, Count { config }).ok()?;
     let ranks = config.parallel.shard_within.ranks(size, 1);
     let strategy = parallel_options(config, 1).strategy;
     let needed = MemoryEstimate::of(strategy, &states, ranks).total();
@@ -132,35 +120,50 @@ struct Count<'a> {
     config: &'a Config,
 }
 
-impl WithModel for Count<'_> {
+impl WithTask for Count<'_> {
     type Output = Vec<ParameterState>;
 
-    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
+    fn call<T: Task>(self, _task: T, model: T::Model) -> Self::Output {
         model::states(&model, self.config)
     }
 }
 
-/// Checks that the run could restore and step the model. Returns the training state of its
-/// parameters and the progress of the run.
+/// Checks that the run could restore and step the model.
 struct Look<'a> {
     config: &'a Config,
     batching: Batching,
-    size: usize,
-    shape: ImageShape,
-    from: Option<(&'a Path, Task)>,
+    from: Option<&'a Path>,
 }
 
-impl WithModel for Look<'_> {
-    type Output = Result<(Vec<ParameterState>, Progress), TrainError>;
+/// State, progress and items of a run.
+struct Looked {
+    states: Vec<ParameterState>,
+    progress: Progress,
+    items: Items,
+    words: &'static str,
+}
 
-    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
-        let config = self.config;
-        few_values::check(config, self.batching, self.size, self.shape, &model)?;
+impl WithTask for Look<'_> {
+    type Output = Result<Looked, TrainError>;
+
+    fn call<T: Task>(self, task: T, model: T::Model) -> Self::Output
+    where
+        T::Model: PyTorchKeys,
+    {
+        let (config, items) = (self.config, task.items());
+        Schedule::check(&config.schedule, items.test)?;
+        task.check(&model)?;
         optimizer::check(&config.optimizer, &model::parameters(&model))?;
         let states = model::states(&model, config);
-        let Some((path, task)) = self.from else {
+        let looked = |progress| Looked {
+            states,
+            progress,
+            items,
+            words: T::WORDS.items,
+        };
+        let Some(path) = self.from else {
             initial::load(model, config)?;
-            return Ok((states, Progress::start()));
+            return Ok(looked(Progress::start()));
         };
         // A checkpoint fits any strategy and number of ranks.
         let options = ParallelOptions {
@@ -170,8 +173,8 @@ impl WithModel for Look<'_> {
         };
         let optimizer = optimizer::build(&config.optimizer);
         let mut parallel = Parallel::new(model, optimizer, options, &ProcessGroup::single())?;
-        let progress = restore(&mut parallel, path, &task, config)?;
-        Ok((states, progress))
+        let identity = Identity::of(config, self.batching, &task);
+        restore::<T>(&mut parallel, path, &identity, config).map(looked)
     }
 }
 

@@ -2,15 +2,15 @@
 
 use burn_dist::checkpoint;
 use burn_dist::parallel::ParallelError;
-use models::ImageClassifier;
 
 use super::Training;
 use crate::config::run_name::CHECKPOINTS;
 use crate::error::TrainError;
 use crate::run::lock::RunLock;
 use crate::system::output::complain;
+use crate::task::Task;
 
-impl<M: ImageClassifier> Training<'_, M> {
+impl<T: Task> Training<'_, T> {
     /// Abandons the checkpoint whose state made the run diverge.
     ///
     /// The loss that follows a checkpoint does not depend on the learning rate before the next

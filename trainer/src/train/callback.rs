@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::eval::evaluation::Evaluation;
 use crate::run::metrics::TrainLine;
+use crate::task::Evaluation;
 use crate::train::Summary;
 
 /// Error of a callback.
@@ -51,7 +51,7 @@ pub struct EpochEnd<'a> {
     pub steps: u64,
     /// Mean loss of the epoch's steps over all ranks. NaN if all steps were skipped.
     pub train_loss: f64,
-    /// Evaluation on the test images.
+    /// Evaluation on the test data.
     pub evaluation: &'a Evaluation,
 }
 

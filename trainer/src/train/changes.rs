@@ -8,13 +8,13 @@ use toml::Table;
 
 use crate::config::run_name::CONFIG_FILE;
 use crate::config::{Config, Loaded};
-use crate::data::Splits;
-use crate::data::input::{steps_per_epoch, train_sampler};
+use crate::data::input::steps_per_epoch;
 use crate::error::TrainError;
 use crate::run::metrics::{Changed, ResumeLine};
 use crate::run::resume::run_of;
 use crate::run::same_config::{NOT_SET, differences};
 use crate::system::whole_file;
+use crate::task::Items;
 use crate::train::progress::Meta;
 use crate::train::schedule::Schedule;
 
@@ -47,7 +47,7 @@ impl Before {
 pub(crate) struct Now<'a> {
     pub config: &'a Config,
     pub ranks: usize,
-    pub splits: &'a Splits,
+    pub items: Items,
     pub schedule: &'a Schedule,
 }
 
@@ -95,8 +95,10 @@ impl Now<'_> {
     /// The schedule of a run with configuration `before` on the same data.
     fn schedule_of(&self, before: &Loaded, ranks: usize) -> Option<Schedule> {
         let batching = before.batching(ranks).ok()?;
-        let sampler = train_sampler(&before.config, batching, self.splits, (0, ranks)).ok()?;
-        let steps = steps_per_epoch(&before.config, &sampler);
+        let steps = steps_per_epoch(&before.config, self.items.train, batching.global);
+        if steps == 0 {
+            return None;
+        }
         let schedule = Schedule::of_run(&before.config, steps, batching, ranks);
         Some(schedule.after(self.schedule.seen()))
     }

@@ -235,7 +235,7 @@ mod tests {
     use models::CscCnnConfig;
 
     use super::*;
-    use crate::train::progress::Task;
+    use crate::train::progress::Identity;
 
     /// The metadata of the state after `steps` steps.
     fn meta(steps: u64) -> Meta {
@@ -243,15 +243,15 @@ mod tests {
             steps,
             ..Progress::start()
         };
-        let task = Task {
+        let task = Identity {
+            name: None,
             data: String::new(),
             train_samples: 1,
             test_samples: 1,
-            classes: 1,
-            class_names: None,
-            normalization: None,
             global_batch: 1,
             seed: 0,
+            facts: Default::default(),
+            items: "images",
             portions: None,
         };
         Meta {

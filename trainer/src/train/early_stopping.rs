@@ -4,8 +4,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{EarlyStoppingConfig, MonitorName};
-use crate::eval::evaluation::Evaluation;
+use crate::config::EarlyStoppingConfig;
+use crate::config::metric::{self, Better, Measure};
+use crate::task::Evaluation;
 
 /// State of early stopping.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,29 +24,35 @@ pub struct Watch {
 
 impl Watch {
     /// Counts an evaluation, and returns the reason if the run should end.
-    pub fn see(&mut self, config: &EarlyStoppingConfig, evaluation: &Evaluation) -> Option<String> {
+    ///
+    /// `measures` are the task's.
+    pub fn see(
+        &mut self,
+        config: &EarlyStoppingConfig,
+        measures: &[Measure],
+        evaluation: &Evaluation,
+    ) -> Option<String> {
         let rule = rule(config);
         if self.rule.as_ref().is_some_and(|before| *before != rule) {
             *self = Self::default();
         }
         self.rule = Some(rule);
         if let Some(target) = config.target_accuracy {
-            self.reached = match evaluation.accuracy >= target {
+            let accuracy = evaluation.metric("accuracy");
+            self.reached = match accuracy.is_some_and(|accuracy| accuracy >= target) {
                 true => self.reached + 1,
                 false => 0,
             };
         } else if config.patience.is_some() {
-            self.compare(config, monitored(config.monitor, evaluation));
+            let (value, better) = watched(monitor(config), measures, evaluation);
+            self.compare(config, value, better);
         }
         self.over(config)
     }
 
-    fn compare(&mut self, config: &EarlyStoppingConfig, value: f64) {
-        let better = match self.best {
-            Some(best) => is_better(config.monitor, value, best, config.min_delta),
-            None => true,
-        };
-        if better {
+    fn compare(&mut self, config: &EarlyStoppingConfig, value: f64, better: Better) {
+        let is_better = |best| better.is_better(value, best, config.min_delta);
+        if self.best.is_none_or(is_better) {
             self.best = Some(value);
             self.stale = 0;
         } else {
@@ -73,7 +80,7 @@ impl Watch {
         (self.stale >= config.patience?).then(|| {
             format!(
                 "the {} did not improve for {}",
-                config.monitor,
+                monitor(config),
                 evaluations(self.stale)
             )
         })
@@ -88,20 +95,16 @@ fn rule(config: &EarlyStoppingConfig) -> EarlyStoppingConfig {
     }
 }
 
-/// The monitored metric of an evaluation.
-pub fn monitored(monitor: MonitorName, evaluation: &Evaluation) -> f64 {
-    match monitor {
-        MonitorName::Accuracy => evaluation.accuracy,
-        MonitorName::Loss => evaluation.loss,
-    }
+/// The name of the watched metric.
+fn monitor(config: &EarlyStoppingConfig) -> &str {
+    config.monitor.as_deref().unwrap_or("loss")
 }
 
-/// Whether `value` is better than `best` by more than `delta`.
-pub fn is_better(monitor: MonitorName, value: f64, best: f64, delta: f64) -> bool {
-    match monitor {
-        MonitorName::Accuracy => value > best + delta,
-        MonitorName::Loss => value < best - delta,
-    }
+/// The watched metric of an evaluation and its direction. NaN if the task lacks it, which is never
+/// better.
+pub fn watched(name: &str, measures: &[Measure], evaluation: &Evaluation) -> (f64, Better) {
+    let better = metric::find(measures, name).map_or(Better::Lower, |measure| measure.better);
+    (evaluation.metric(name).unwrap_or(f64::NAN), better)
 }
 
 fn evaluations(number: u64) -> String {
@@ -115,17 +118,20 @@ fn evaluations(number: u64) -> String {
 mod tests {
     use super::*;
 
+    fn evaluation(accuracy: f64) -> Evaluation {
+        Evaluation::new(1.0 - accuracy, 1, [("accuracy", accuracy)])
+    }
+
+    fn measures() -> [Measure; 1] {
+        [Measure::share("accuracy", "accuracy")]
+    }
+
     /// Number of evaluations after which the run ends. Losses are one minus the accuracies.
     fn ends(config: &EarlyStoppingConfig, accuracies: &[f64]) -> Option<usize> {
         let mut watch = Watch::default();
         let end = accuracies.iter().position(|accuracy| {
-            let evaluation = Evaluation {
-                loss: 1.0 - accuracy,
-                accuracy: *accuracy,
-                top5: None,
-                samples: 1,
-            };
-            watch.see(config, &evaluation).is_some()
+            let evaluation = evaluation(*accuracy);
+            watch.see(config, &measures(), &evaluation).is_some()
         });
         end.map(|index| index + 1)
     }
@@ -148,8 +154,8 @@ mod tests {
             patience: Some(2),
             ..EarlyStoppingConfig::default()
         };
-        for monitor in [MonitorName::Accuracy, MonitorName::Loss] {
-            config.monitor = monitor;
+        for monitor in ["accuracy", "loss"] {
+            config.monitor = Some(monitor.to_owned());
             assert_eq!(ends(&config, &[0.5, 0.6, 0.6, 0.7, 0.6, 0.7]), Some(6));
             assert_eq!(ends(&config, &[0.5, 0.6, 0.7, 0.8]), None);
         }
@@ -164,12 +170,7 @@ mod tests {
 
     #[test]
     fn what_is_over_stays_over_unless_more_is_wanted() {
-        let evaluation = Evaluation {
-            loss: 0.1,
-            accuracy: 0.9,
-            top5: None,
-            samples: 1,
-        };
+        let (evaluation, measures) = (evaluation(0.9), measures());
         let target = EarlyStoppingConfig {
             target_accuracy: Some(0.8),
             patience: Some(2),
@@ -183,10 +184,10 @@ mod tests {
         for (config, needed) in [(target, 2), (patience, 3)] {
             let mut watch = Watch::default();
             for _ in 1..needed {
-                assert_eq!(watch.see(&config, &evaluation), None);
+                assert_eq!(watch.see(&config, &measures, &evaluation), None);
                 assert_eq!(watch.over(&config), None);
             }
-            let reason = watch.see(&config, &evaluation);
+            let reason = watch.see(&config, &measures, &evaluation);
             assert!(reason.is_some());
             // Round trip through a checkpoint's JSON.
             let text = serde_json::to_string(&watch).unwrap();
@@ -197,15 +198,15 @@ mod tests {
                 ..config.clone()
             };
             assert_eq!(watch.over(&longer), None);
-            assert!(watch.clone().see(&longer, &evaluation).is_some());
+            assert!(watch.clone().see(&longer, &measures, &evaluation).is_some());
             let higher = EarlyStoppingConfig {
                 target_accuracy: Some(0.85),
                 ..config.clone()
             };
             assert_eq!(watch.over(&higher), None);
             // The count starts again.
-            assert_eq!(watch.see(&higher, &evaluation), None);
-            assert!(watch.see(&higher, &evaluation).is_some());
+            assert_eq!(watch.see(&higher, &measures, &evaluation), None);
+            assert!(watch.see(&higher, &measures, &evaluation).is_some());
             assert_eq!(watch.over(&EarlyStoppingConfig::default()), None);
         }
     }

@@ -1,20 +1,7 @@
-//! Warns about runs that learn nothing, because the data has one class or the loss is constant.
-
-use datasets::Dataset;
+//! Warns about runs that learn nothing, because the loss is constant.
 
 /// Steps with the same loss before the warning.
 const STEPS: u64 = 10;
-
-/// Warns about data that a model cannot learn from.
-pub(crate) fn warning(data: &dyn Dataset) -> Option<String> {
-    match data.class_names() {
-        [only] => Some(format!(
-            "warning: the data has one class, `{only}`, so the loss is always 0 and the model \
-             learns nothing. Set data.dir to a folder with one subfolder per class"
-        )),
-        _ => None,
-    }
-}
 
 /// Detects a loss that stays the same.
 #[derive(Debug, Default)]

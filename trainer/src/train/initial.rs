@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use models::ImageClassifier;
+use burn::module::Module;
 use models::weights::{PyTorchKeys, Taken, WeightsError};
 
 use crate::config::Config;
@@ -43,7 +43,7 @@ pub(crate) fn notes(path: &Path, taken: &Taken) -> Vec<String> {
 ///
 /// # Errors
 /// Fails if the file cannot be read or belongs to another model.
-pub fn load<M: ImageClassifier + PyTorchKeys>(
+pub fn load<M: Module + PyTorchKeys>(
     model: M,
     config: &Config,
 ) -> Result<(M, Option<Taken>), InitialError> {

@@ -60,7 +60,10 @@ pub(crate) fn of_model(loaded: &Loaded, error: &ModelError) -> TrainError {
         ModelError::Depth { .. } | ModelError::TooDeep { .. } => "depth",
         ModelError::Heads { .. } => "heads",
         ModelError::Patch { .. } => "patch",
-        ModelError::ImageTooSmall { .. } | ModelError::TooLarge { .. } => "name",
+        ModelError::Halves { .. } => "levels",
+        ModelError::ImageTooSmall { .. }
+        | ModelError::TooLarge { .. }
+        | ModelError::OtherTask { .. } => "name",
     };
     let keys = [&format!("model.{key}"), "model.preset", "model.name"];
     TrainError::Misfit(loaded.blame(&keys, error))

@@ -6,7 +6,6 @@ pub(crate) mod changes;
 pub(crate) mod checkpointing;
 pub(crate) mod context;
 pub mod early_stopping;
-pub(crate) mod few_values;
 pub(crate) mod flat_loss;
 pub(crate) mod initial;
 pub(crate) mod misfit;
@@ -28,39 +27,41 @@ use std::time::{Duration, Instant};
 
 use burn_dist::ReduceOp;
 use burn_dist::parallel::{Parallel, Precision};
-use models::ImageClassifier;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use setup::{parallel_options, restore, train};
 pub use summary::{End, Summary};
 
-use crate::data::batch::Batches;
 use crate::error::TrainError;
 use crate::eval::evaluate::{Evaluated, Evaluator, within_range};
-use crate::eval::evaluation::Evaluation;
+use crate::eval::file;
 use crate::run::console::Console;
 use crate::run::lock::RunLock;
 use crate::run::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::system::memory;
 use crate::system::output::{complain, duration};
+use crate::task::{Details, Evaluation, Task};
 use crate::train::callback::{Action, Callback, CallbackError, EpochEnd};
 use crate::train::checkpointing::Checkpoints;
 use crate::train::context::TrainContext;
-use crate::train::early_stopping::{is_better, monitored};
+use crate::train::early_stopping::watched;
 use crate::train::flat_loss::FlatLoss;
 use crate::train::progress::{Meta, Progress};
 use crate::train::record::{Recorder, Requests};
 use crate::train::schedule::Schedule;
 
 /// A run in progress.
-struct Training<'s, M: ImageClassifier> {
+struct Training<'s, T: Task> {
     context: &'s TrainContext<'s>,
-    parallel: Parallel<M>,
+    task: T,
+    parallel: Parallel<T::Model>,
     recorder: Recorder,
     console: Console,
     schedule: Schedule,
     callbacks: Vec<Box<dyn Callback>>,
     steps_per_epoch: u64,
+    /// Images, tokens or other units in a global batch.
+    units_of_step: f64,
     checkpoints: Option<Checkpoints>,
     progress: Progress,
     /// Requests of this rank that the other ranks do not know yet.
@@ -80,7 +81,7 @@ struct Training<'s, M: ImageClassifier> {
     lock: Option<Arc<RunLock>>,
 }
 
-impl<M: ImageClassifier> Training<'_, M> {
+impl<T: Task> Training<'_, T> {
     fn run(&mut self) -> Result<Summary, TrainError> {
         let mut end = self.ended_before();
         if let Some(end) = &end {
@@ -148,6 +149,7 @@ impl<M: ImageClassifier> Training<'_, M> {
             progress.steps_of_epoch = 0;
             progress.epoch_loss = 0.0;
             progress.epoch_losses = Some(0);
+            progress.epoch_weight = None;
         }
         progress.evaluated = false;
     }
@@ -198,9 +200,9 @@ impl<M: ImageClassifier> Training<'_, M> {
         let Some(evaluation) = self.evaluate_epoch()? else {
             return Ok(Some(self.paused()));
         };
-        let images = self.images(self.progress.steps - first_step);
-        self.console.accuracy(evaluation.accuracy);
-        self.tell_epoch(&evaluation, time, images);
+        let units = self.units(self.progress.steps - first_step);
+        self.console.evaluation(&evaluation);
+        self.tell_epoch(&evaluation, time, units);
         self.end_epoch(evaluation, requests)
     }
 
@@ -211,10 +213,11 @@ impl<M: ImageClassifier> Training<'_, M> {
         requests: Requests,
     ) -> Result<Option<End>, TrainError> {
         self.progress.evaluated = true;
-        self.progress.evaluation = Some(evaluation);
+        self.progress.evaluation = Some(evaluation.clone());
         let stopping = &self.context.config.early_stopping;
-        let reason = self.progress.watch.see(stopping, &evaluation);
-        self.progress.seen = self.schedule.see(&evaluation);
+        let measures = self.task.measures();
+        let reason = self.progress.watch.see(stopping, measures, &evaluation);
+        self.progress.seen = self.schedule.see(measures, &evaluation);
         let epoch = EpochEnd {
             epoch: self.progress.epoch,
             steps: self.progress.steps,
@@ -268,20 +271,19 @@ impl<M: ImageClassifier> Training<'_, M> {
                 state: progress.steps,
             });
         }
-        (details.epoch, details.step) = (progress.epoch, progress.steps);
+        details.set_moment(progress.epoch, progress.steps);
         self.recorder.write(&Metric::Eval(EvalLine {
             epoch: progress.epoch,
             step: progress.steps,
             loss: evaluation.loss,
-            accuracy: evaluation.accuracy,
-            top5: evaluation.top5,
+            metrics: evaluation.metrics.clone(),
             samples: evaluation.samples,
             elapsed: progress.train_seconds,
             seconds: begin.elapsed().as_secs_f64(),
             skipped_steps: self.recorder.skipped_steps(),
         }))?;
         let busy = self.context.group.busy();
-        let write = |folder| busy.during(|| details.write(folder));
+        let write = |folder| busy.during(|| file::write(&details, folder));
         if let Some(Err(error)) = self.run_dir.as_deref().map(write) {
             // The details are only for people: a failure must not end the run.
             complain(&format!("warning: {error}"));
@@ -290,7 +292,7 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     /// Evaluates in the configured precision.
-    fn evaluated(&self) -> Result<Option<Evaluated>, TrainError> {
+    fn evaluated(&self) -> Result<Option<Evaluated<T::Details>>, TrainError> {
         let wanted = self.context.config.train.eval_precision();
         within_range(wanted, self.context.group, |precision| {
             self.evaluated_in(precision)
@@ -298,42 +300,50 @@ impl<M: ImageClassifier> Training<'_, M> {
     }
 
     /// Evaluates in `f32` or in the precision of the training.
-    fn evaluated_in(&self, precision: Precision) -> Result<Option<Evaluated>, TrainError> {
-        let (data, context, started) = (&self.context.data, self.context, self.begin);
+    fn evaluated_in(
+        &self,
+        precision: Precision,
+    ) -> Result<Option<Evaluated<T::Details>>, TrainError> {
+        let (context, started) = (self.context, self.begin);
         let evaluator = Evaluator {
-            dataset: data.splits.test.as_ref(),
-            loader: &data.eval_loader,
-            resident: context.resident.test.as_ref(),
-            sampler: &data.eval_sampler,
+            task: &self.task,
             device: &context.device.device,
             precision,
             group: context.group,
             together: self.parallel.gathers(),
         };
         let pause = || step::reason_to_pause(context.config, started).is_some();
-        let evaluate = |model: &M| evaluator.evaluate(model, Some(&pause));
+        let evaluate = |model: &T::Model| evaluator.evaluate(model, Some(&pause));
         match precision {
             Precision::F32 => self.parallel.evaluate_with(evaluate)?,
             _ => self.parallel.evaluate_autocast(evaluate)?,
         }
     }
 
-    fn tell_epoch(&mut self, evaluation: &Evaluation, time: Duration, images: f64) {
+    fn tell_epoch(&mut self, evaluation: &Evaluation, time: Duration, units: f64) {
         let skipped = match self.recorder.skipped_in_epoch() {
             0 => String::new(),
             skipped => format!(", {skipped} of {} steps skipped", self.steps_per_epoch),
         };
         let loss = self.recorder.mean_loss();
+        let shown = self.task.measures().first().and_then(|measure| {
+            let value = evaluation.metric(&measure.name)?;
+            Some(format!(
+                ", val {} {}",
+                measure.label,
+                measure.shown.text(value)
+            ))
+        });
         let line = format!(
-            "epoch {}/{}: {}, train loss {}, val loss {:.4}, val accuracy {:.2} %, {:.0} \
-             images/s{skipped}",
+            "epoch {}/{}: {}, train loss {}, val loss {:.4}{}, {:.0} {}/s{skipped}",
             self.progress.epoch,
             self.epochs(),
             duration(time),
             loss.map_or("none".to_owned(), |loss| format!("{loss:.4}")),
             evaluation.loss,
-            100.0 * evaluation.accuracy,
-            images / time.as_secs_f64(),
+            shown.unwrap_or_default(),
+            units / time.as_secs_f64(),
+            T::WORDS.units,
         );
         self.console.line(&line);
         if 2 * self.recorder.skipped_in_epoch() > self.steps_per_epoch {
@@ -357,12 +367,13 @@ impl<M: ImageClassifier> Training<'_, M> {
         if !config.best || self.checkpoints.is_none() {
             return false;
         }
-        let value = monitored(config.monitor, evaluation);
-        let monitor = self.progress.best_by.replace(config.monitor);
+        let name = config.monitor.as_deref().unwrap_or("loss");
+        let (value, better) = watched(name, self.task.measures(), evaluation);
+        let before = self.progress.best_by.replace(name.to_owned());
         // An accuracy cannot be compared with a loss.
-        let is_same = monitor.is_none_or(|monitor| monitor == config.monitor);
+        let is_same = before.is_none_or(|before| before == name);
         let best = self.progress.best.filter(|_| is_same);
-        if best.is_some_and(|(_, best)| !is_better(config.monitor, value, best, 0.0)) {
+        if best.is_some_and(|(_, best)| !better.is_better(value, best, 0.0)) {
             return false;
         }
         self.progress.set_best(value);
@@ -372,23 +383,21 @@ impl<M: ImageClassifier> Training<'_, M> {
     /// Trains until the epoch or the run ends, or a rank asks to stop. Returns the requests of the
     /// ranks.
     fn steps_of_epoch(&mut self, begin: Instant) -> Result<Requests, TrainError> {
-        let context = self.context;
         let (epoch, done_before) = (self.progress.epoch, self.progress.steps_of_epoch);
         let (first_step, seconds) = (self.progress.steps, self.progress.train_seconds);
         let losses = self.progress.epoch_losses.unwrap_or(done_before);
-        self.recorder.start_epoch(losses, self.progress.epoch_loss);
+        let (loss, weight) = (self.progress.epoch_loss, self.progress.epoch_weight);
+        self.recorder.start_epoch(losses, loss, weight);
         self.console
             .start_epoch(epoch, self.epochs(), self.steps_per_epoch, done_before);
-        // Samplers count epochs from 0.
-        let order = context.data.train_sampler.epoch(epoch as usize - 1);
-        let order = order.from_step(done_before as usize);
-        let loader = &context.data.train_loader;
-        let mut batches = Batches::new(loader, context.resident.train.as_ref(), order);
+        // Tasks count epochs from 0.
+        let epoch = epoch as usize - 1;
+        let mut batches = self.task.train_batches(epoch, done_before as usize);
         let mut requests = Requests::default();
         while self.progress.steps_of_epoch < self.steps_per_epoch && !self.at_last_step() {
             self.step(&mut batches, || seconds + begin.elapsed().as_secs_f64())?;
-            let images = self.images(self.progress.steps - first_step);
-            let rate = images / begin.elapsed().as_secs_f64();
+            let units = self.units(self.progress.steps - first_step);
+            let rate = units / begin.elapsed().as_secs_f64();
             self.console
                 .step(self.progress.steps_of_epoch, self.steps_per_epoch, rate);
             requests = self.recorder.take_requests();
@@ -479,10 +488,11 @@ impl<M: ImageClassifier> Training<'_, M> {
         };
         self.progress.epoch_loss = self.recorder.epoch_loss();
         self.progress.epoch_losses = Some(self.recorder.epoch_losses());
+        self.progress.epoch_weight = self.recorder.epoch_weight();
         self.progress.metrics_bytes = self.recorder.metrics_bytes();
         let meta = Meta {
             progress: self.progress.clone(),
-            task: setup::task(self.context),
+            task: setup::identity(self.context, &self.task),
             config: self.context.config.to_toml().ok(),
         };
         let state = self.parallel.state()?;
@@ -515,9 +525,9 @@ impl<M: ImageClassifier> Training<'_, M> {
         }))
     }
 
-    /// Training images of `steps` steps over all ranks.
-    fn images(&self, steps: u64) -> f64 {
-        steps as f64 * self.context.batching.global as f64
+    /// Images, tokens or other units of `steps` steps over all ranks.
+    fn units(&self, steps: u64) -> f64 {
+        steps as f64 * self.units_of_step
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use models::ImageClassifier;
+use burn::module::Module;
 use models::weights::{KeyMap, Load, PyTorchKeys, Taken, WeightsError};
 
 use crate::config::WeightsConfig;
@@ -14,7 +14,7 @@ use crate::config::WeightsConfig;
 ///
 /// # Errors
 /// The error for the naming with the fewest missing tensors.
-pub(crate) fn load<M: ImageClassifier + PyTorchKeys>(
+pub(crate) fn load<M: Module + PyTorchKeys>(
     model: &M,
     file: &Path,
     new_head: bool,

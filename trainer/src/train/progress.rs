@@ -1,61 +1,57 @@
 //! Progress of a run: beside model and optimizer, the state that an exact resume needs.
 
 use burn_dist::checkpoint::Manifest;
-use datasets::Normalization;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Batching, Config, MonitorName, Seen};
-use crate::data::Splits;
+use crate::config::{Batching, Config, Seen};
 use crate::data::class_names::ClassNames;
 use crate::error::TrainError;
-use crate::eval::evaluation::Evaluation;
+use crate::task::classification::compare_classes;
+use crate::task::{Difference, Evaluation, Facts, Task};
 use crate::train::changes;
 use crate::train::early_stopping::Watch;
 
-/// The learning task of a run. Two runs with different tasks cannot continue each other.
+/// Identity of the learning task of a run. Two runs with different ones cannot continue each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Task {
+pub struct Identity {
+    /// Name of the task, unless it is image classification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Name of the data set.
     pub data: String,
-    /// Training images.
+    /// Items for training.
     pub train_samples: usize,
-    /// Test images.
+    /// Items for evaluation.
     pub test_samples: usize,
-    /// Classes.
-    pub classes: usize,
-    /// Names of the classes. Missing in checkpoints of earlier versions.
-    #[serde(default)]
-    pub class_names: Option<ClassNames>,
-    /// Means and deviations of the image normalization. Missing in checkpoints of earlier versions.
-    #[serde(default)]
-    pub normalization: Option<[Vec<f32>; 2]>,
-    /// Images per step over all ranks.
+    /// Items per step over all ranks.
     pub global_batch: usize,
     /// Seed of the run.
     pub seed: u64,
+    /// Properties that the task adds. A checkpoint lacks the properties of later versions.
+    #[serde(flatten)]
+    pub facts: Facts,
+    /// Words for the items.
+    #[serde(skip)]
+    pub items: &'static str,
     /// Micro-batch size and number of ranks of this run, if the global batch grows with them.
     #[serde(skip)]
     pub portions: Option<[usize; 2]>,
 }
 
-/// A name for messages, and the key or section of the configuration that sets it.
-type Said = (&'static str, &'static str);
-
-impl Task {
-    /// The task of a run with this configuration.
-    pub(crate) fn of(config: &Config, batching: Batching, splits: &Splits) -> Self {
-        let class_names = splits.train.class_names();
-        let Normalization { mean, std } = splits.train.normalization();
+impl Identity {
+    /// The identity of a run with this configuration.
+    pub(crate) fn of<T: Task>(config: &Config, batching: Batching, task: &T) -> Self {
         let grows = config.train.batch_size.is_none() && config.train.micro_batch_size.is_some();
+        let items = task.items();
         Self {
+            name: (!config.task.is_usual()).then(|| T::NAME.to_owned()),
             data: config.data.kind.name().to_owned(),
-            train_samples: splits.train.len(),
-            test_samples: splits.test.len(),
-            classes: class_names.len(),
-            class_names: Some(ClassNames::of(class_names)),
-            normalization: Some([mean, std]),
+            train_samples: items.train,
+            test_samples: items.test,
             global_batch: batching.global,
             seed: config.train.seed,
+            facts: task.facts(),
+            items: T::WORDS.items,
             portions: grows.then(|| [batching.micro, batching.ranks()]),
         }
     }
@@ -76,39 +72,67 @@ impl Task {
         )
     }
 
-    /// The first difference between two tasks: its name, its key and both values. Skips values that
-    /// one of them does not know.
-    fn difference(&self, other: &Self) -> Option<(Said, String, String)> {
-        let mut pairs = self.said().into_iter().zip(other.said());
-        pairs.find_map(|((said, own), (_, other))| {
-            let both = own.zip(other).filter(|(own, other)| own != other);
-            both.map(|(own, other)| (said, own, other))
-        })
-    }
-
-    fn said(&self) -> [(Said, Option<String>); 8] {
-        let normalization = |index: usize| {
-            let numbers = &self.normalization.as_ref()?[index];
-            Some(format!("{numbers:?}"))
-        };
-        let number = |number: usize| Some(number.to_string());
-        [
-            (("data.name", "data.name"), Some(self.data.clone())),
+    /// The first difference between this identity, of task `T`, and that of a checkpoint. Skips
+    /// values that one of them does not know.
+    fn difference<T: Task>(&self, stored: &Self) -> Result<Option<Difference>, TrainError> {
+        let name = |identity: &Self| identity.name.clone().unwrap_or_else(|| USUAL.to_owned());
+        let number = |number: usize| number.to_string();
+        let training = format!("number of training {}", self.items);
+        let test = format!("number of test {}", self.items);
+        let first = [
+            ("task.name", "task.name", name(self), name(stored)),
             (
-                ("number of training images", "data"),
+                "data.name",
+                "data.name",
+                self.data.clone(),
+                stored.data.clone(),
+            ),
+            (
+                training.as_str(),
+                "data",
                 number(self.train_samples),
+                number(stored.train_samples),
             ),
-            (("number of test images", "data"), number(self.test_samples)),
-            (("number of classes", "data"), number(self.classes)),
             (
-                ("train.batch_size", "train.batch_size"),
-                number(self.global_batch),
+                test.as_str(),
+                "data",
+                number(self.test_samples),
+                number(stored.test_samples),
             ),
-            (("train.seed", "train.seed"), Some(self.seed.to_string())),
-            (("data.mean", "data.mean"), normalization(0)),
-            (("data.std", "data.std"), normalization(1)),
-        ]
+        ];
+        if let Some(difference) = differing(first) {
+            return Ok(Some(difference));
+        }
+        let (batch, seed) = ("train.batch_size", "train.seed");
+        let last = [
+            (
+                batch,
+                batch,
+                number(self.global_batch),
+                number(stored.global_batch),
+            ),
+            (seed, seed, self.seed.to_string(), stored.seed.to_string()),
+        ];
+        match differing(last) {
+            Some(difference) => Ok(Some(difference)),
+            None => T::compare(&self.facts, &stored.facts),
+        }
     }
+}
+
+/// Name of the task that checkpoints do not name.
+const USUAL: &str = "classification";
+
+/// The first of these properties, as name, key, value now and value in a checkpoint, that differs.
+fn differing<const N: usize>(properties: [(&str, &str, String, String); N]) -> Option<Difference> {
+    let mut properties = properties.into_iter();
+    let (name, key, own, stored) = properties.find(|(_, _, own, stored)| own != stored)?;
+    Some(Difference {
+        name: name.to_owned(),
+        key: key.to_owned(),
+        own,
+        stored,
+    })
 }
 
 /// Earlier bests to remember. The best checkpoint is lost only if all of these fail to be written
@@ -129,12 +153,15 @@ pub struct Progress {
     pub steps_of_epoch: u64,
     /// Whether the evaluation after that epoch is done.
     pub evaluated: bool,
-    /// Sum of the losses of the epoch's steps.
+    /// Sum of the losses of the epoch's steps, each times its weight, if it has one.
     pub epoch_loss: f64,
     /// Number of losses in the sum. Skipped steps whose loss is NaN do not count. Missing in
     /// checkpoints of earlier versions.
     #[serde(default)]
     pub epoch_losses: Option<u64>,
+    /// Sum of the weights of the losses, if they have some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch_weight: Option<f64>,
     /// Length of `metrics.jsonl` in bytes.
     pub metrics_bytes: u64,
     /// Seconds spent in training steps.
@@ -149,7 +176,7 @@ pub struct Progress {
     pub earlier_bests: Vec<u64>,
     /// The metric that decides the best. Missing in checkpoints of earlier versions.
     #[serde(default)]
-    pub best_by: Option<MonitorName>,
+    pub best_by: Option<String>,
     /// State of early stopping.
     pub watch: Watch,
     /// State of a schedule that follows the evaluations.
@@ -168,6 +195,7 @@ impl Progress {
             evaluated: true,
             epoch_loss: 0.0,
             epoch_losses: Some(0),
+            epoch_weight: None,
             metrics_bytes: 0,
             train_seconds: 0.0,
             evaluation: None,
@@ -216,7 +244,7 @@ pub struct Meta {
     /// Progress of the run.
     pub progress: Progress,
     /// Learning task of the run.
-    pub task: Task,
+    pub task: Identity,
     /// The resolved configuration, as TOML. Missing in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
@@ -233,25 +261,33 @@ impl Meta {
     ///
     /// # Errors
     /// Fails if the checkpoint belongs to another task or another program.
-    pub fn of(manifest: &Manifest, task: &Task, now: Option<&Config>) -> Result<Self, TrainError> {
+    pub fn of<T: Task>(
+        manifest: &Manifest,
+        own: &Identity,
+        now: Option<&Config>,
+    ) -> Result<Self, TrainError> {
         let meta: Self = serde_json::from_value(manifest.meta.clone()).map_err(|error| {
             TrainError::Resume(format!("another program wrote the checkpoint: {error}"))
         })?;
-        if let Some(((what, key), own, other)) = task.difference(&meta.task) {
+        if let Some(difference) = own.difference::<T>(&meta.task)? {
             let then = (meta.task.global_batch, manifest.world_size);
-            let cure = match key {
-                "train.batch_size" => task.cure_of_batch(then),
+            let Difference {
+                name,
+                key,
+                own: value,
+                stored,
+            } = difference;
+            let cure = match key.as_str() {
+                "train.batch_size" => own.cure_of_batch(then),
                 "data" => now
                     .and_then(|now| changes::of_data(manifest, now))
                     .unwrap_or_else(|| "set data back".to_owned()),
                 _ => format!("set {key} back"),
             };
             return Err(TrainError::Resume(format!(
-                "the checkpoint was written with {what} = {other}, but this run has {own}; {cure}, or start a new run"
+                "the checkpoint was written with {name} = {stored}, but this run has {value}; {cure}, \
+                 or start a new run"
             )));
-        }
-        if let (Some(trained), Some(data)) = (&meta.task.class_names, &task.class_names) {
-            compare_classes(trained, data)?;
         }
         Ok(meta)
     }
@@ -272,27 +308,33 @@ pub(crate) fn check_classes(manifest: &Manifest, names: &[String]) -> Result<(),
     trained.map_or(Ok(()), |trained| compare_classes(&trained, &data()))
 }
 
-fn compare_classes(trained: &ClassNames, data: &ClassNames) -> Result<(), TrainError> {
-    match trained.difference(data) {
-        None => Ok(()),
-        Some(difference) => Err(TrainError::OtherClasses(difference)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn task() -> Task {
-        Task {
+    /// Any classifier has these facts.
+    type Classes = crate::task::classification::Classification<models::Cnn>;
+
+    fn facts(names: &[String], std: [f32; 2]) -> Facts {
+        let normalization = [vec![0.5f32, 0.1], std.to_vec()];
+        let facts = serde_json::json!({
+            "classes": names.len(),
+            "class_names": ClassNames::of(names),
+            "normalization": normalization,
+        });
+        facts.as_object().cloned().unwrap()
+    }
+
+    fn identity() -> Identity {
+        Identity {
+            name: None,
             data: "mnist".into(),
             train_samples: 10,
             test_samples: 5,
-            classes: 2,
-            class_names: Some(ClassNames::of(&names(["cat", "dog"]))),
-            normalization: Some([vec![0.5, 0.1], vec![0.25, 0.2]]),
             global_batch: 4,
             seed: 1,
+            facts: facts(&names(["cat", "dog"]), [0.25, 0.2]),
+            items: "images",
             portions: None,
         }
     }
@@ -303,18 +345,33 @@ mod tests {
 
     #[test]
     fn tasks_that_differ_are_told_apart() {
-        let (task, mut batch, mut std) = (task(), task(), task());
-        assert_eq!(task.difference(&task), None);
+        let (own, mut batch, mut std, mut other) = (identity(), identity(), identity(), identity());
+        let difference = |stored: &Identity| {
+            let found = own.difference::<Classes>(stored).unwrap();
+            found.map(|found| [found.name, found.key, found.own, found.stored])
+        };
+        assert_eq!(difference(&own), None);
         batch.global_batch = 8;
-        let key = ("train.batch_size", "train.batch_size");
-        let expected = (key, "4".to_owned(), "8".to_owned());
-        assert_eq!(task.difference(&batch), Some(expected));
-        std.normalization = Some([vec![0.5, 0.1], vec![0.25, 0.3]]);
-        let (what, own, found) = task.difference(&std).unwrap();
-        assert_eq!(
-            (what, own.as_str(), found.as_str()),
-            (("data.std", "data.std"), "[0.25, 0.2]", "[0.25, 0.3]")
-        );
+        let expected = ["train.batch_size", "train.batch_size", "4", "8"];
+        assert_eq!(difference(&batch).unwrap(), expected);
+        std.facts = facts(&names(["cat", "dog"]), [0.25, 0.3]);
+        let expected = ["data.std", "data.std", "[0.25, 0.2]", "[0.25, 0.3]"];
+        assert_eq!(difference(&std).unwrap(), expected);
+        other.name = Some("language".to_owned());
+        let expected = ["task.name", "task.name", "classification", "language"];
+        assert_eq!(difference(&other).unwrap(), expected);
+    }
+
+    /// The form of earlier versions, which checkpoints hold.
+    #[test]
+    fn an_identity_is_one_object() {
+        let value = serde_json::to_value(identity()).unwrap();
+        let expected = serde_json::json!({
+            "data": "mnist", "train_samples": 10, "test_samples": 5, "classes": 2,
+            "class_names": ClassNames::of(&names(["cat", "dog"])),
+            "normalization": [[0.5f32, 0.1f32], [0.25f32, 0.2f32]], "global_batch": 4, "seed": 1,
+        });
+        assert_eq!(value, expected);
     }
 
     fn manifest(meta: serde_json::Value) -> Manifest {
@@ -329,21 +386,20 @@ mod tests {
     fn what_an_older_checkpoint_does_not_know_is_no_difference() {
         let meta = Meta {
             progress: Progress::start(),
-            task: task(),
+            task: identity(),
             config: None,
         };
         let mut meta = serde_json::to_value(&meta).unwrap();
-        let task = task();
         let others = names(["dog", "cat"]);
-        let renamed = Task {
-            class_names: Some(ClassNames::of(&others)),
-            ..task.clone()
+        let renamed = Identity {
+            facts: facts(&others, [0.25, 0.2]),
+            ..identity()
         };
         let new = manifest(meta.clone());
-        Meta::of(&new, &task, None).unwrap();
+        Meta::of::<Classes>(&new, &identity(), None).unwrap();
         check_classes(&new, &names(["cat", "dog"])).unwrap();
         for error in [
-            Meta::of(&new, &renamed, None).unwrap_err(),
+            Meta::of::<Classes>(&new, &renamed, None).unwrap_err(),
             check_classes(&new, &others).unwrap_err(),
         ] {
             assert!(matches!(error, TrainError::OtherClasses(_)), "{error}");
@@ -356,11 +412,8 @@ mod tests {
             part.retain(|key, _| !keys.contains(&key.as_str()));
         }
         let old = manifest(meta);
-        let read = Meta::of(&old, &renamed, None).unwrap();
-        assert_eq!(
-            (read.task.class_names, read.task.normalization),
-            (None, None)
-        );
+        let read = Meta::of::<Classes>(&old, &renamed, None).unwrap();
+        assert_eq!(read.task.facts.keys().collect::<Vec<_>>(), ["classes"]);
         check_classes(&old, &others).unwrap();
     }
 

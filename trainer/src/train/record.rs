@@ -13,6 +13,7 @@ use crate::eval::loss::StepLoss;
 use crate::run::lock::RunLock;
 use crate::run::metrics::{Metric, MetricsFile, StepTimes, TrainLine};
 use crate::run::tensorboard::EventWriter;
+use crate::run::throughput::Throughput;
 use crate::system::memory;
 use crate::system::output::complain;
 
@@ -93,6 +94,8 @@ struct Pending {
     step: Step,
     ended: Instant,
     mean: Handle,
+    /// Whether the numbers begin with the sum of the losses and their weight.
+    weighted: bool,
 }
 
 /// Steps since the last line in the file.
@@ -115,8 +118,8 @@ impl Window {
 /// Cost of the arithmetic of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
-    /// Floating-point operations of forward and backward for one image.
-    pub flops_per_image: Option<f64>,
+    /// Floating-point operations of forward and backward for one image, token or other unit.
+    pub flops_per_unit: Option<f64>,
     /// Peak floating-point operations per second of all devices together.
     pub peak_flops: Option<f64>,
 }
@@ -130,13 +133,16 @@ pub struct Recorder {
     lock: Option<Arc<RunLock>>,
     /// Steps between two lines.
     every: u64,
-    global_batch: usize,
+    /// Name of the unit of throughput, and units in a global batch.
+    units: (&'static str, f64),
     work: Work,
     computing: Option<Computing>,
     pending: Option<Pending>,
     window: Window,
     epoch_loss: f64,
     epoch_losses: u64,
+    /// Sum of the weights of the epoch's losses, if they have some.
+    epoch_weight: Option<f64>,
     /// Skipped steps of the run, in half precision, and their number before this process's part of
     /// the epoch.
     skipped: Option<u64>,
@@ -150,12 +156,12 @@ pub struct Recorder {
 impl Recorder {
     /// Makes a recorder that writes to `metrics` and `events` every `every` steps.
     ///
-    /// Only the main rank has files.
+    /// A global batch has that many `units`. Only the main rank has files.
     pub fn new(
         group: &ProcessGroup,
         (metrics, events): (Option<MetricsFile>, Option<EventWriter>),
         every: u64,
-        global_batch: usize,
+        units: (&'static str, f64),
         work: Work,
     ) -> Self {
         Self {
@@ -164,13 +170,14 @@ impl Recorder {
             events,
             lock: None,
             every: every.max(1),
-            global_batch,
+            units,
             work,
             computing: None,
             pending: None,
             window: Window::starting(Instant::now()),
             epoch_loss: 0.0,
             epoch_losses: 0,
+            epoch_weight: None,
             skipped: None,
             skipped_before: None,
             epoch_times: StepTimes::default(),
@@ -185,11 +192,13 @@ impl Recorder {
 
     /// Starts the clock and the mean loss of an epoch.
     ///
-    /// `losses` is the number of losses known from before, and `loss` their sum.
-    pub fn start_epoch(&mut self, losses: u64, loss: f64) {
+    /// `losses` is the number of losses known from before, and `loss` their sum. If they have
+    /// weights, the sum is over `weight`.
+    pub fn start_epoch(&mut self, losses: u64, loss: f64, weight: Option<f64>) {
         self.window = Window::starting(Instant::now());
         self.epoch_loss = loss;
         self.epoch_losses = losses;
+        self.epoch_weight = weight;
         self.skipped_before = None;
         self.epoch_times = StepTimes::default();
     }
@@ -227,10 +236,15 @@ impl Recorder {
             ended,
         } = computing;
         let before = self.settle_pending()?;
+        let weight = loss.weight();
         let loss = loss.wait()?;
         let [save, stop, pause] = requests.encode();
-        let numbers = Buffer::from_slice(&[loss, save, stop, pause]);
+        let numbers = match weight {
+            Some(weight) => Buffer::from_slice(&[loss, weight, save, stop, pause]),
+            None => Buffer::from_slice(&[loss, save, stop, pause]),
+        };
         self.pending = Some(Pending {
+            weighted: weight.is_some(),
             step,
             ended: ended.unwrap_or_else(Instant::now),
             mean: self.group.start_all_reduce(numbers, ReduceOp::Mean),
@@ -257,13 +271,24 @@ impl Recorder {
 
     /// Waits for the pending mean. A skipped step without a loss has no numbers.
     fn settle_pending(&mut self) -> Result<Option<TrainLine>, TrainError> {
-        let Some(Pending { step, ended, mean }) = self.pending.take() else {
+        let Some(Pending {
+            step,
+            ended,
+            mean,
+            weighted,
+        }) = self.pending.take()
+        else {
             return Ok(None);
         };
         let mean = mean.wait()?;
         let mean = mean.as_slice::<f64>().map_err(burn_dist::Error::from)?;
-        let loss = mean.first().copied().unwrap_or(f64::NAN);
-        let requests = Requests::decode(mean.get(1..).unwrap_or_default());
+        // The ratio of two means over the ranks is that of the sums.
+        let (loss, weight, requests) = match (weighted, mean) {
+            (true, [loss, weight, requests @ ..]) => (loss / weight, Some(*weight), requests),
+            (false, [loss, requests @ ..]) => (*loss, None, requests),
+            _ => (f64::NAN, None, &[][..]),
+        };
+        let requests = Requests::decode(requests);
         self.requests = self.requests.or(requests);
         self.window.steps += 1;
         self.window.times.add(&step.times);
@@ -283,8 +308,11 @@ impl Recorder {
                 state: step.number.saturating_sub(1),
             });
         }
-        self.epoch_loss += loss;
+        self.epoch_loss += loss * weight.unwrap_or(1.0);
         self.epoch_losses += 1;
+        if let Some(weight) = weight {
+            *self.epoch_weight.get_or_insert(0.0) += weight;
+        }
         let line = self.line(&step, loss, ended);
         if step.number.is_multiple_of(self.every) {
             self.window = Window::starting(ended);
@@ -294,19 +322,20 @@ impl Recorder {
     }
 
     fn line(&self, step: &Step, loss: f64, ended: Instant) -> TrainLine {
-        let images = self.window.steps as f64 * self.global_batch as f64;
+        let (unit, units_of_step) = self.units;
+        let units = self.window.steps as f64 * units_of_step;
         let seconds = ended.duration_since(self.window.begin).as_secs_f64();
         // Avoids infinity, which JSON cannot hold, if the clock is too coarse for a step.
-        let images_per_second = images / seconds.max(1e-9);
-        let work = self.work.flops_per_image;
-        let flops = work.map(|flops| flops * images_per_second);
+        let per_second = units / seconds.max(1e-9);
+        let work = self.work.flops_per_unit;
+        let flops = work.map(|flops| flops * per_second);
         let due = step.number.is_multiple_of(self.every);
         TrainLine {
             step: step.number,
             epoch: step.epoch,
             loss,
             lr: step.lr,
-            images_per_second,
+            throughput: Throughput::new(unit, per_second),
             elapsed: step.elapsed,
             time: self.window.times.mean(self.window.steps),
             memory_mib: due.then(memory::resident_mib).flatten(),
@@ -321,7 +350,7 @@ impl Recorder {
         }
     }
 
-    /// Sum of the known losses of the epoch.
+    /// Sum of the known losses of the epoch, each times its weight, if it has one.
     pub fn epoch_loss(&self) -> f64 {
         self.epoch_loss
     }
@@ -331,9 +360,15 @@ impl Recorder {
         self.epoch_losses
     }
 
+    /// Sum of the weights of the known losses, if they have some.
+    pub fn epoch_weight(&self) -> Option<f64> {
+        self.epoch_weight
+    }
+
     /// Mean of the known losses of the epoch, if any.
     pub fn mean_loss(&self) -> Option<f64> {
-        (self.epoch_losses > 0).then(|| self.epoch_loss / self.epoch_losses as f64)
+        let weight = self.epoch_weight.unwrap_or(self.epoch_losses as f64);
+        (self.epoch_losses > 0).then(|| self.epoch_loss / weight)
     }
 
     /// Skipped steps of the run as far as known, in half precision.
@@ -422,6 +457,38 @@ mod tests {
         assert_eq!(Requests::decode(&[0.0; 3]), Requests::default());
     }
 
+    /// One image in a global batch.
+    const UNITS: (&str, f64) = ("images", 1.0);
+
+    /// Losses count by their weight, in a step over the ranks and in an epoch over the steps.
+    #[test]
+    fn losses_count_by_their_weight() {
+        let groups = ProcessGroup::in_process(2, &burn_dist::GroupOptions::default()).unwrap();
+        let of_rank = |(rank, group): (usize, ProcessGroup)| {
+            let mut recorder = Recorder::new(&group, (None, None), 1, UNITS, Work::default());
+            recorder.start_epoch(0, 0.0, None);
+            let mut losses = Vec::new();
+            // Sums of losses and their weights on both ranks, in two steps.
+            for (number, sums) in (1..).zip([[(3.0, 1.0), (5.0, 3.0)], [(1.0, 2.0), (1.0, 2.0)]]) {
+                let (sum, weight) = sums[rank];
+                let loss = StepLoss::known_sum(sum, weight);
+                recorder.record(step(number), loss, Requests::default());
+                losses.push(recorder.settle().unwrap().unwrap().loss);
+            }
+            (losses, recorder.mean_loss(), recorder.epoch_weight())
+        };
+        std::thread::scope(|scope| {
+            let ranks = groups.into_iter().enumerate();
+            let ranks: Vec<_> = ranks
+                .map(|rank| scope.spawn(move || of_rank(rank)))
+                .collect();
+            for rank in ranks {
+                let found = rank.join().unwrap();
+                assert_eq!(found, (vec![2.0, 0.5], Some(10.0 / 8.0), Some(8.0 / 2.0)));
+            }
+        });
+    }
+
     fn step(number: u64) -> Step {
         Step {
             number,
@@ -443,9 +510,9 @@ mod tests {
     #[test]
     fn a_loss_that_is_no_number_ends_the_run_unless_the_step_was_skipped() {
         let none = Requests::default();
-        let mut recorder =
-            Recorder::new(&ProcessGroup::single(), (None, None), 1, 1, Work::default());
-        recorder.start_epoch(0, 0.0);
+        let group = ProcessGroup::single();
+        let mut recorder = Recorder::new(&group, (None, None), 1, UNITS, Work::default());
+        recorder.start_epoch(0, 0.0, None);
         let skipped = Step {
             skipped: true,
             ..step(2)
@@ -466,11 +533,11 @@ mod tests {
     #[test]
     fn skipped_steps_are_counted_by_epoch_and_none_of_them_is_a_loss_of_0() {
         let group = ProcessGroup::single();
-        let mut recorder = Recorder::new(&group, (None, None), 1, 1, Work::default());
+        let mut recorder = Recorder::new(&group, (None, None), 1, UNITS, Work::default());
         // Resumes a run with seven skipped steps.
         let mut skipped = 7;
         for (epoch, steps) in [(1, [true, false, true]), (2, [true, true, true])] {
-            recorder.start_epoch(0, 0.0);
+            recorder.start_epoch(0, 0.0, None);
             for is_skipped in steps {
                 skipped += u64::from(is_skipped);
                 let step = Step {
@@ -499,8 +566,8 @@ mod tests {
     #[test]
     fn a_step_has_the_rate_of_its_own_time() {
         let group = ProcessGroup::single();
-        let mut recorder = Recorder::new(&group, (None, None), 1, 1, Work::default());
-        recorder.start_epoch(0, 0.0);
+        let mut recorder = Recorder::new(&group, (None, None), 1, UNITS, Work::default());
+        recorder.start_epoch(0, 0.0, None);
         let mut lines = Vec::new();
         for (number, millis) in [(1, 20), (2, 60)] {
             std::thread::sleep(Duration::from_millis(millis));
@@ -510,18 +577,27 @@ mod tests {
         while let Some(line) = recorder.settle().unwrap() {
             lines.push(line);
         }
-        let seconds: Vec<f64> = lines.iter().map(|l| 1.0 / l.images_per_second).collect();
+        let seconds: Vec<f64> = lines
+            .iter()
+            .map(|l| 1.0 / l.throughput.per_second)
+            .collect();
         assert!(seconds[0] >= 0.02 && seconds[1] >= 0.06, "{seconds:?}");
     }
 
     #[test]
     fn rates_are_those_since_the_last_line() {
         let work = Work {
-            flops_per_image: Some(2.0),
+            flops_per_unit: Some(2.0),
             peak_flops: Some(1e30),
         };
-        let mut recorder = Recorder::new(&ProcessGroup::single(), (None, None), 2, 10, work);
-        recorder.start_epoch(0, 0.0);
+        let mut recorder = Recorder::new(
+            &ProcessGroup::single(),
+            (None, None),
+            2,
+            ("images", 10.0),
+            work,
+        );
+        recorder.start_epoch(0, 0.0, None);
         let none = Requests::default();
         let record = |recorder: &mut Recorder, number| {
             let before = recorder.read().unwrap();
@@ -536,7 +612,10 @@ mod tests {
         let second = recorder.settle().unwrap().unwrap();
         assert_eq!((second.step, second.time.forward), (2, 1.5));
         assert!(second.memory_mib.is_some());
-        assert_eq!(second.tflops, Some(second.images_per_second * 2.0 / 1e12));
+        assert_eq!(
+            second.tflops,
+            Some(second.throughput.per_second * 2.0 / 1e12)
+        );
         let third = recorder.settle().unwrap().unwrap();
         assert_eq!((third.step, third.time.forward), (3, 3.0));
         assert_eq!(recorder.settle().unwrap(), None);

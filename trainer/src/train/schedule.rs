@@ -4,10 +4,11 @@
 //! keep. A resumed run therefore has the same rates as an uninterrupted one. `config/schedule` has
 //! the schedules themselves.
 
+use crate::config::metric::Measure;
 use crate::config::{Batching, Config, LrScaling, Moment, ScheduleConfig, ScheduleEvery, Seen};
 use crate::error::TrainError;
-use crate::eval::evaluation::Evaluation;
-use crate::train::early_stopping::monitored;
+use crate::task::Evaluation;
+use crate::train::early_stopping::watched;
 
 /// Maps a step number to its learning rate.
 #[derive(Clone, Debug)]
@@ -72,24 +73,27 @@ impl Schedule {
         self
     }
 
-    /// Takes an evaluation, and returns the state after it.
-    pub fn see(&mut self, evaluation: &Evaluation) -> Seen {
-        let value = |monitor| monitored(monitor, evaluation);
-        self.config.kind.see(&mut self.first.seen, &value);
-        self.first.seen
+    /// Takes an evaluation of a task with these `measures`, and returns the state after it.
+    pub fn see(&mut self, measures: &[Measure], evaluation: &Evaluation) -> Seen {
+        let kind = &self.config.kind;
+        if let Some(monitor) = kind.monitor() {
+            let (value, better) = watched(monitor, measures, evaluation);
+            kind.see(&mut self.first.seen, value, better);
+        }
+        self.seen()
     }
 
     /// State after the evaluations so far.
     pub fn seen(&self) -> Seen {
-        self.first.seen
+        self.first.seen.clone()
     }
 
-    /// Checks that a schedule that follows the evaluations has test images.
+    /// Checks that a schedule that follows the evaluations has test data.
     ///
     /// # Errors
     /// [`TrainError::NoEvaluation`] if it has none.
-    pub fn check(config: &ScheduleConfig, test_images: usize) -> Result<(), TrainError> {
-        match config.kind.follows_evaluations() && test_images == 0 {
+    pub fn check(config: &ScheduleConfig, test_samples: usize) -> Result<(), TrainError> {
+        match config.kind.monitor().is_some() && test_samples == 0 {
             true => Err(TrainError::NoEvaluation {
                 schedule: config.kind.name(),
             }),
@@ -141,7 +145,7 @@ impl Schedule {
         }
         self.config.kind.rate(&Moment {
             position,
-            ..self.first
+            ..self.first.clone()
         })
     }
 }
@@ -341,14 +345,9 @@ mod tests {
         let error = Schedule::check(&plateau, 0).unwrap_err().to_string();
         assert!(error.contains("`plateau` depends on"), "{error}");
         let mut schedule = schedule(plateau);
-        let evaluation = Evaluation {
-            loss: 1.0,
-            accuracy: 0.5,
-            top5: None,
-            samples: 1,
-        };
-        schedule.see(&evaluation);
-        let seen = schedule.see(&evaluation);
+        let evaluation = Evaluation::new(1.0, 1, []);
+        schedule.see(&[], &evaluation);
+        let seen = schedule.see(&[], &evaluation);
         assert_rates(&schedule, &[(30, 0.05)]);
         let again = self::schedule(ScheduleKind::Plateau(Plateau::default()).into());
         assert_rates(&again.after(seen), &[(30, 0.05)]);

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant, SystemTime};
 use burn_dist::checkpoint::{self, Source};
 use burn_dist::device::{MemoryShortage, device_memory};
 use burn_dist::parallel::{BucketSizes, MemoryEstimate, Parallel, ParallelOptions, ParameterState};
-use models::{ImageClassifier, flops};
+use models::flops;
 
 use super::{End, Summary, Training, failed};
 use crate::config::Config;
 use crate::config::run_name::CHECKPOINTS;
 use crate::data::input::steps_per_epoch;
 use crate::error::TrainError;
-use crate::eval::details;
+use crate::eval::file;
 use crate::run::console::Console;
 use crate::run::dir;
 use crate::run::environment::Environment;
@@ -29,27 +29,29 @@ use crate::system::compute::kernels_name;
 use crate::system::device::on_device;
 use crate::system::signals::{Heed, Waiting};
 use crate::system::{log, peak};
+use crate::task::Task;
 use crate::train::callback::{Begin, Callback};
 use crate::train::changes::{self, Before, Now};
 use crate::train::checkpointing::Checkpoints;
 use crate::train::context::TrainContext;
 use crate::train::flat_loss::FlatLoss;
-use crate::train::progress::{Meta, Progress, Task};
+use crate::train::optimizer;
+use crate::train::progress::{Identity, Meta, Progress};
 use crate::train::record::{Recorder, Requests, Work};
 use crate::train::schedule::Schedule;
-use crate::train::{few_values, flat_loss, optimizer};
 
 /// Trains `model`, which is on an autodiff device.
-pub(crate) fn train<M: ImageClassifier>(
+pub(crate) fn train<T: Task>(
     context: &TrainContext<'_>,
-    model: M,
+    task: T,
+    model: T::Model,
     callbacks: Vec<Box<dyn Callback>>,
 ) -> Result<Summary, TrainError> {
     let (config, start) = (context.config, &context.start);
-    let (size, images) = (context.group.size(), context.data.splits.train.as_ref());
-    Schedule::check(&config.schedule, context.data.splits.test.len())?;
-    few_values::check(config, context.batching, size, images.shape(), &model)?;
-    let work = work(context, &model);
+    let items = task.items();
+    Schedule::check(&config.schedule, items.test)?;
+    task.check(&model)?;
+    let work = work(context, &task, &model);
     let states = crate::train::model::states(&model, config);
     optimizer::check(&config.optimizer, &crate::train::model::parameters(&model))?;
     check_memory(context, &states)?;
@@ -62,7 +64,7 @@ pub(crate) fn train<M: ImageClassifier>(
         context.group,
     )?;
     let mut progress = match &start.checkpoint {
-        Some(path) => restore(&mut parallel, path, &task(context), config)?,
+        Some(path) => restore::<T>(&mut parallel, path, &identity(context, &task), config)?,
         None => Progress::start(),
     };
     drop(waiting);
@@ -72,8 +74,9 @@ pub(crate) fn train<M: ImageClassifier>(
     if config.train.fast_dev_run {
         progress.leave_epoch();
     }
-    let steps_per_epoch = steps_per_epoch(config, &context.data.train_sampler);
-    let environment = environment(context, parallel.num_parameters(), steps_per_epoch)?;
+    let steps_per_epoch = steps_per_epoch(config, items.train, context.batching.global);
+    let mut environment = environment(context, &task, parallel.num_parameters())?;
+    environment.steps_per_epoch = steps_per_epoch;
     // Last, once nothing in the configuration or the data can fail.
     let main = context.world.is_main();
     let before = start.checkpoint.as_deref().filter(|_| main);
@@ -101,11 +104,12 @@ pub(crate) fn train<M: ImageClassifier>(
         notes.extend(abandon(folder, start, progress.steps)?);
     }
     let (batching, ranks) = (context.batching, context.group.size());
-    let schedule = Schedule::of_run(config, steps_per_epoch, batching, ranks).after(progress.seen);
+    let schedule = Schedule::of_run(config, steps_per_epoch, batching, ranks);
+    let schedule = schedule.after(progress.seen.clone());
     let now = Now {
         config,
         ranks,
-        splits: &context.data.splits,
+        items,
         schedule: &schedule,
     };
     let changed = before.and_then(|before| now.since(&before, progress.steps));
@@ -113,7 +117,7 @@ pub(crate) fn train<M: ImageClassifier>(
     // A trial ends early anyway.
     let warning = schedule.warning().filter(|_| !config.train.fast_dev_run);
     notes.extend(warning);
-    notes.extend(flat_loss::warning(images));
+    notes.extend(task.warning());
     let metrics = run_dir
         .as_deref()
         .map(|folder| {
@@ -130,17 +134,20 @@ pub(crate) fn train<M: ImageClassifier>(
         true => start_checkpoints(context, home.as_deref(), lock.clone(), &progress)?,
         false => None,
     };
+    let units_of_step = units_of_step(context, &task);
     let mut training = Training {
         context,
+        units_of_step,
         recorder: Recorder::new(
             context.group,
             (metrics, events),
             config.log.every_steps,
-            context.batching.global,
+            (T::WORDS.units, units_of_step),
             work,
         )
         .guarded_by(lock.clone()),
-        console: Console::new(main),
+        console: Console::new(main, T::WORDS.units, task.measures().first().cloned()),
+        task,
         schedule,
         callbacks,
         steps_per_epoch,
@@ -205,7 +212,7 @@ fn not_saved(end: &End, trial: bool) -> &'static str {
     }
 }
 
-impl<M: ImageClassifier> Training<'_, M> {
+impl<T: Task> Training<'_, T> {
     fn tell_callbacks(&mut self) -> Result<(), TrainError> {
         let begin = Begin {
             rank: self.context.group.rank(),
@@ -224,9 +231,9 @@ impl<M: ImageClassifier> Training<'_, M> {
 }
 
 /// The known arithmetic cost of the run.
-fn work<M: ImageClassifier>(context: &TrainContext<'_>, model: &M) -> Work {
-    let shape = context.data.splits.train.shape();
-    let forward = model.flops([shape.channels, shape.height, shape.width]);
+fn work<T: Task>(context: &TrainContext<'_>, task: &T, model: &T::Model) -> Work {
+    let units = task.units_per_item().max(1) as f64;
+    let forward = task.flops(model);
     let config = context.config;
     let device = &context.device.name;
     let known = || peak::peak_tflops(device, config.train.precision);
@@ -234,20 +241,20 @@ fn work<M: ImageClassifier>(context: &TrainContext<'_>, model: &M) -> Work {
     // Ranks on one device share its peak.
     let devices = context.sharing.devices as f64;
     Work {
-        flops_per_image: forward.map(|flops| flops.saturating_mul(flops::TRAINING) as f64),
+        flops_per_unit: forward.map(|flops| flops.saturating_mul(flops::TRAINING) as f64 / units),
         peak_flops: peak.map(|tflops| tflops * 1e12 * devices),
     }
 }
 
 /// Restores a checkpoint, and returns the progress of its run.
-pub(crate) fn restore<M: ImageClassifier>(
-    parallel: &mut Parallel<M>,
+pub(crate) fn restore<T: Task>(
+    parallel: &mut Parallel<T::Model>,
     path: &Path,
-    task: &Task,
+    identity: &Identity,
     config: &Config,
 ) -> Result<Progress, TrainError> {
     let source = Source::open(path)?;
-    let meta = Meta::of(source.manifest(), task, Some(config))?;
+    let meta = Meta::of::<T>(source.manifest(), identity, Some(config))?;
     let restored = parallel.restore(&source);
     restored.map_err(|error| changes::of_restore(error.into(), path, config))?;
     Ok(meta.progress)
@@ -259,7 +266,7 @@ pub(crate) fn restore<M: ImageClassifier>(
 /// run that starts from scratch moves its old metrics aside instead. Returns a message.
 fn abandon(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, TrainError> {
     if start.checkpoint.is_none() {
-        details::forget_after(run_dir, steps);
+        file::forget_after(run_dir, steps);
         let aside = dir::abandon_metrics(run_dir)?;
         let told = |path: PathBuf| format!("abandoned the earlier metrics: {}", path.display());
         return Ok(aside.map(told));
@@ -267,7 +274,7 @@ fn abandon(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, 
     if start.of_another_run {
         return Ok(None);
     }
-    details::forget_after(run_dir, steps);
+    file::forget_after(run_dir, steps);
     let aside = checkpoint::abandon_after(&run_dir.join(CHECKPOINTS), steps)?;
     let names = aside.iter().filter_map(|path| path.file_name());
     let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
@@ -280,9 +287,14 @@ fn abandon(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, 
     Ok((!names.is_empty()).then(told))
 }
 
-/// The task of the context.
-pub(super) fn task(context: &TrainContext<'_>) -> Task {
-    Task::of(context.config, context.batching, &context.data.splits)
+/// The identity of a run of this task.
+pub(super) fn identity<T: Task>(context: &TrainContext<'_>, task: &T) -> Identity {
+    Identity::of(context.config, context.batching, task)
+}
+
+/// Images, tokens or other units in a global batch.
+fn units_of_step<T: Task>(context: &TrainContext<'_>, task: &T) -> f64 {
+    context.batching.global as f64 * task.units_per_item() as f64
 }
 
 /// Shares rank 0's run folder with all ranks. A trial run has none.
@@ -340,16 +352,15 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
     }
 }
 /// Describes software, hosts and devices of all ranks. A collective call.
-fn environment(
+fn environment<T: Task>(
     context: &TrainContext<'_>,
+    task: &T,
     parameters: usize,
-    steps_per_epoch: u64,
 ) -> Result<Environment, TrainError> {
     let host = rustix::system::uname();
     let hosts = context.group.gather_bytes(host.nodename().to_bytes())?;
-    let splits = &context.data.splits;
-    let (shape, normalization) = (splits.train.shape(), splits.train.normalization());
-    Ok(Environment {
+    let items = task.items();
+    let mut environment = Environment {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         command: std::env::args_os()
             .map(|argument| argument.to_string_lossy().into_owned())
@@ -365,15 +376,18 @@ fn environment(
         nodes: context.group.nodes(),
         threads: rayon::current_num_threads(),
         parameters,
-        train_samples: splits.train.len(),
-        test_samples: splits.test.len(),
-        steps_per_epoch,
+        train_samples: items.train,
+        test_samples: items.test,
         weights: context.initial.get().map(|(initial, _)| initial.clone()),
-        class_names: splits.train.class_names().to_vec(),
-        image_shape: [shape.channels, shape.height, shape.width],
-        mean: normalization.mean,
-        std: normalization.std,
-    })
+        ..Environment::default()
+    };
+    if !context.config.task.is_usual() {
+        environment.task = Some(T::NAME.to_owned());
+        environment.items = Some(T::WORDS.items.to_owned());
+        environment.measures = task.measures().to_vec();
+    }
+    task.describe(&mut environment);
+    Ok(environment)
 }
 
 /// Rejects a training whose state exceeds the memory of its device, if that is known. Activations

@@ -4,25 +4,24 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use burn_dist::parallel::ParameterSpec;
-use models::ImageClassifier;
 
 use super::Training;
 use crate::config::{Batching, Config};
-use crate::data::batch::Batches;
 use crate::error::TrainError;
-use crate::eval::loss::{self, StepLoss};
+use crate::eval::loss::StepLoss;
 use crate::run::metrics::StepTimes;
 use crate::system::signals;
+use crate::task::{Loss, Task};
 use crate::train::checkpointing::Checkpoints;
 use crate::train::context::training_device;
 use crate::train::record::{Requests, Step};
 use crate::train::seed;
 
-impl<M: ImageClassifier> Training<'_, M> {
+impl<T: Task> Training<'_, T> {
     /// Trains on the next micro-batches; `elapsed` gives the seconds of training so far.
     pub(super) fn step(
         &mut self,
-        batches: &mut Batches<'_>,
+        batches: &mut T::Batches,
         elapsed: impl Fn() -> f64,
     ) -> Result<(), TrainError> {
         let context = self.context;
@@ -34,18 +33,23 @@ impl<M: ImageClassifier> Training<'_, M> {
         let Batching { accumulate, .. } = context.batching;
         let mut times = StepTimes::default();
         let mut losses = Vec::with_capacity(accumulate);
+        let mut weights = 0.0;
         for _ in 0..accumulate {
             let mut watch = Watch::start();
-            let Some(batch) = batches.next(&device) else {
+            let Some(batch) = batches.next() else {
                 break;
             };
-            let batch = batch?;
+            let batch = self.task.to_device(batch?, &device)?;
             times.data += watch.lap();
-            let smoothing = config.train.label_smoothing;
-            let loss = loss::of_batch(&self.parallel, batch, smoothing);
-            losses.push(loss.clone().inner());
+            let dtype = self.parallel.compute_dtype();
+            let Loss { value, weight } = self.task.loss(self.parallel.model(), batch, dtype);
+            losses.push(value.clone().inner());
+            weights += weight;
             times.forward += watch.lap();
-            self.parallel.backward(loss)?;
+            match T::WEIGHTED {
+                true => self.parallel.backward_weighted(value, weight)?,
+                false => self.parallel.backward(value)?,
+            }
             times.backward += watch.lap();
         }
         let lr = self.schedule.lr(number);
@@ -60,7 +64,8 @@ impl<M: ImageClassifier> Training<'_, M> {
                 false => self.parallel.step(lr)?,
             };
         times.wait = report.waited.as_secs_f64();
-        let loss = StepLoss::start_reading(losses, number)?;
+        let weight = T::WEIGHTED.then_some(weights);
+        let loss = StepLoss::start_reading(losses, weight, number)?;
         // Read only now: the call waits for the device, which has all of this step queued.
         let before = self.recorder.read()?;
         times.update = watch.lap() - times.wait;

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use burn_dist::device::is_host;
 use burn_dist::parallel::Checksum;
-use models::ImageClassifier;
 
 use super::Training;
 use crate::config::Batching;
 use crate::error::TrainError;
-use crate::eval::evaluation::Evaluation;
 use crate::system::compute::kernels_name;
 use crate::system::output::{complain, duration};
+use crate::task::{Evaluation, Task};
 use crate::{STOPPED_EARLY, report};
 
 /// The way a run ended.
@@ -41,8 +40,9 @@ pub struct Summary {
     pub steps: u64,
     /// Time from the first step of this process to the end, including evaluations.
     pub total_time: Duration,
-    /// Training images per second over all ranks, without evaluations.
-    pub images_per_second: f64,
+    /// Training throughput over all ranks, without evaluations: images, tokens or other units per
+    /// second.
+    pub units_per_second: f64,
     /// Number of nodes.
     pub nodes: usize,
     /// Ranks on this node, each with its own device.
@@ -58,6 +58,11 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// A metric of the last evaluation by its name, such as `accuracy`, or its `loss`.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        self.evaluation.as_ref()?.metric(name)
+    }
+
     /// Exit code for scripts and batch systems: 0, or 75 if the run should be started again.
     pub fn exit_code(&self) -> i32 {
         match self.end {
@@ -67,7 +72,7 @@ impl Summary {
     }
 }
 
-impl<M: ImageClassifier> Training<'_, M> {
+impl<T: Task> Training<'_, T> {
     pub(super) fn summary(&self, end: End, saved: bool) -> Result<Summary, TrainError> {
         let (progress, before) = (&self.progress, &self.before);
         let steps = progress.steps - before.steps;
@@ -79,14 +84,14 @@ impl<M: ImageClassifier> Training<'_, M> {
             epochs: progress.epoch,
             steps: progress.steps,
             total_time: self.begin.elapsed(),
-            images_per_second: match steps {
+            units_per_second: match steps {
                 0 => 0.0,
-                _ => self.images(steps) / seconds,
+                _ => self.units(steps) / seconds,
             },
             nodes: self.context.group.nodes(),
             devices_per_node: world.local_size(),
             world_size: world.size(),
-            evaluation: progress.evaluation,
+            evaluation: progress.evaluation.clone(),
             checksum: self.parallel.verify_replicas()?,
             run_dir: self.run_dir.clone(),
         })
@@ -99,14 +104,15 @@ impl<M: ImageClassifier> Training<'_, M> {
             micro,
             accumulate,
         } = context.batching;
-        let (group, splits) = (context.group, &context.data.splits);
+        let (group, items) = (context.group, self.task.items());
         let size = group.size();
         self.console.line(&format!(
-            "{}: {} parameters, {} training and {} test images",
+            "{}: {} parameters, {} training and {} test {}",
             context.name,
             self.parallel.num_parameters(),
-            splits.train.len(),
-            splits.test.len(),
+            items.train,
+            items.test,
+            T::WORDS.items,
         ));
         let ranks = match size {
             1 => "1 rank".to_owned(),
@@ -181,10 +187,11 @@ impl<M: ImageClassifier> Training<'_, M> {
             _ => format!("parameters are the same on all ranks, checksum {checksum}"),
         });
         self.console.line(&format!(
-            "total time {}, throughput {:.0} images/s, nodes {}, devices per node {}, world size \
+            "total time {}, throughput {:.0} {}/s, nodes {}, devices per node {}, world size \
              {}",
             duration(summary.total_time),
-            summary.images_per_second,
+            summary.units_per_second,
+            T::WORDS.units,
             summary.nodes,
             summary.devices_per_node,
             summary.world_size,

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use burn::module::Module;
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
 use burn_dist::world::World;
@@ -11,10 +12,8 @@ use datasets::Dataset;
 use models::weights::{PyTorchKeys, WeightsError};
 use models::{ImageClassifier, ModelError};
 
-use crate::config::{Loaded, WithModel};
-use crate::data::input;
-use crate::data::same_data;
-use crate::data::{self, Splits};
+use crate::config::{Loaded, check_monitors};
+use crate::data::Splits;
 use crate::error::TrainError;
 use crate::run::environment::Initial;
 use crate::run::group;
@@ -22,8 +21,11 @@ use crate::run::resume::{Resume, Start};
 use crate::system::output;
 use crate::system::signals::{Beginning, Waiting};
 use crate::system::{compute, device, limits, log};
+use crate::task::Task;
+use crate::task::classification::{Classification, Images};
+use crate::task::open::{Data, Input, Opening, OwnTask, WithTask};
 use crate::train::callback::Callback;
-use crate::train::context::{Resident, TrainContext, bring_data, training_device};
+use crate::train::context::{TrainContext, training_device};
 use crate::train::{self, End, Summary};
 use crate::train::{initial, misfit, seed};
 
@@ -108,17 +110,14 @@ impl<'a> Trainer<'a> {
     /// process ends at most `parallel.abort_seconds` later, whatever it does then.
     pub fn run(self) -> Result<Summary, TrainError> {
         let loaded = self.loaded;
-        let config = loaded.config.model.clone();
-        self.go(|context, device, callbacks| {
-            let data = context.data.splits.train.as_ref();
+        self.go(Data::open, |context, device, data, callbacks| {
             let then = Train { context, callbacks };
-            config
-                .build(data, device, then)
+            data.build(context.config, device, then)
                 .map_err(|error| misfit::of_model(loaded, &error))?
         })
     }
 
-    /// Trains the caller's model.
+    /// Trains the caller's image classifier.
     ///
     /// `build` makes it for a device and the given data's images and classes. The section `[model]`
     /// of the configuration is ignored.
@@ -129,17 +128,47 @@ impl<'a> Trainer<'a> {
         self,
         build: impl FnOnce(&Device, &dyn Dataset) -> Result<M, ModelError>,
     ) -> Result<Summary, TrainError> {
-        self.go(|context, device, callbacks| {
-            let model = build(device, context.data.splits.train.as_ref())?;
-            train::train(context, model, callbacks)
+        self.go(Images::open, |context, device, images, callbacks| {
+            let model = build(device, images.train())?;
+            train::train(context, Classification::new(images), model, callbacks)
         })
     }
 
-    fn go(
+    /// Trains the caller's task.
+    ///
+    /// `open` makes the task with this rank's share of the data, and `build` its model for a
+    /// device. With `task.name = "own"`, the sections `[data]` and `[model]` of the configuration
+    /// are for the caller's use.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and if the configuration watches a metric that the task lacks.
+    pub fn run_task<T: Task>(
         self,
+        open: impl FnOnce(&Opening<'_>) -> Result<T, TrainError>,
+        build: impl FnOnce(&T, &Device) -> Result<T::Model, TrainError>,
+    ) -> Result<Summary, TrainError> {
+        let loaded = self.loaded;
+        let open = |opening: &Opening<'_>| {
+            let task = open(opening)?;
+            let checked = check_monitors(&loaded.config, task.measures());
+            match checked {
+                Ok(()) => Ok(OwnTask(task)),
+                Err(fault) => Err(TrainError::Misfit(loaded.locate(fault))),
+            }
+        };
+        self.go(open, |context, device, OwnTask(task), callbacks| {
+            let model = build(&task, device)?;
+            train::train(context, task, model, callbacks)
+        })
+    }
+
+    fn go<I: Input>(
+        self,
+        open: impl FnOnce(&Opening<'_>) -> Result<I, TrainError>,
         then: impl FnOnce(
             &TrainContext<'_>,
             &Device,
+            I,
             Vec<Box<dyn Callback>>,
         ) -> Result<Summary, TrainError>,
     ) -> Result<Summary, TrainError> {
@@ -154,7 +183,7 @@ impl<'a> Trainer<'a> {
             let writes = !config.train.fast_dev_run;
             let start = Start::find(&self.resume, run_dir, &loaded.name, writes, group)?;
             let chosen = device::choose(&config, world)?;
-            let mut context = TrainContext {
+            let context = TrainContext {
                 config: &config,
                 name: &loaded.name,
                 start,
@@ -164,20 +193,19 @@ impl<'a> Trainer<'a> {
                 dashboard: self.dashboard,
                 sharing: chosen.sharing(group)?,
                 device: chosen,
-                data: group::in_turn(world, group, || {
-                    data::prepare(&config.data)?;
-                    input::open(&config, self.data.as_ref(), batching, world)
-                })?,
                 initial: OnceLock::new(),
-                resident: Resident::default(),
             };
-            let splits = &context.data.splits;
-            same_data::check(&[splits.train.as_ref(), splits.test.as_ref()], group)?;
+            let opening = Opening {
+                images: self.data.as_ref(),
+                ..Opening::to_train(&config, batching, (world.rank(), world.size()))
+            };
+            let mut data = group::in_turn(world, group, || open(&opening))?;
+            data.check_same(group)?;
             let device = training_device(&context);
             compute::choose_kernels(&config, &device)?;
-            context.resident = bring_data(&context, &device)?;
+            data.bring(&context.place(&device))?;
             device.seed(seed::of_parameters(config.train.seed));
-            then(&context, &device, self.callbacks)
+            then(&context, &device, data, self.callbacks)
         };
         let outcome = group::with_group(&config, world, |group| {
             let outcome = work(group).map_err(|error| misfit::locate(loaded, error));
@@ -204,32 +232,32 @@ fn ending(outcome: &Result<Summary, TrainError>) -> String {
     }
 }
 
-/// Builds and trains the configured model.
+/// Trains the configured model.
 struct Train<'s> {
     context: &'s TrainContext<'s>,
     callbacks: Vec<Box<dyn Callback>>,
 }
 
-impl WithModel for Train<'_> {
+impl WithTask for Train<'_> {
     type Output = Result<Summary, TrainError>;
 
-    fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
+    fn call<T: Task>(self, task: T, model: T::Model) -> Self::Output
+    where
+        T::Model: PyTorchKeys,
+    {
         let context = self.context;
         // The other ranks get rank 0's weights, and a checkpoint has its own.
         let model = match context.group.rank() == 0 && context.start.checkpoint.is_none() {
             true => self.start_from_weights(model)?,
             false => model,
         };
-        train::train(context, model, self.callbacks)
+        train::train(context, task, model, self.callbacks)
     }
 }
 
 impl Train<'_> {
     /// The model with the weights that the configuration names; the context takes note of them.
-    fn start_from_weights<M: ImageClassifier + PyTorchKeys>(
-        &self,
-        model: M,
-    ) -> Result<M, TrainError> {
+    fn start_from_weights<M: Module + PyTorchKeys>(&self, model: M) -> Result<M, TrainError> {
         let context = self.context;
         let _waiting = Waiting::start();
         let (model, taken) = initial::load(model, context.config)?;

@@ -12,11 +12,12 @@ mod step;
 
 use serde::{Deserialize, Serialize};
 
+use super::Config;
 use super::error::Fault;
+use super::metric::Better;
 use super::named::named_section;
 use super::section::{keys, names};
 use super::validate::{ensure, not_negative};
-use super::{Config, MonitorName};
 
 named_section! {
     /// `[schedule]`: how the learning rate changes over the run. `optimizer.lr` is the highest
@@ -106,13 +107,13 @@ pub trait AnySchedule {
         false
     }
 
-    /// Whether its rates depend on evaluations, so that it needs some.
-    fn follows_evaluations(&self) -> bool {
-        false
+    /// Name of the metric that it follows, if any.
+    fn monitor(&self) -> Option<&str> {
+        None
     }
 
-    /// Records an evaluation in `seen`; `value` returns its metrics. All ranks do the same.
-    fn see(&self, _seen: &mut Seen, _value: &dyn Fn(MonitorName) -> f64) {}
+    /// Records the value of its metric in `seen`. All ranks do the same.
+    fn see(&self, _seen: &mut Seen, _value: f64, _better: Better) {}
 
     /// The rate after the warm-up.
     fn rate(&self, at: &Moment) -> f64;
@@ -136,11 +137,11 @@ pub struct Moment {
 }
 
 /// State of a schedule that follows the evaluations. Part of every checkpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Seen {
     /// The monitored metric.
-    pub monitor: Option<MonitorName>,
+    pub monitor: Option<String>,
     /// Its best value.
     pub best: Option<f64>,
     /// Evaluations without improvement since the best one, or since the rate fell.

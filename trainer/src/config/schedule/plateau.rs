@@ -1,8 +1,8 @@
 //! A decay when evaluations stop improving, as in PyTorch's `ReduceLROnPlateau`.
 
 use super::{AnySchedule, Moment, Seen, check_min_lr};
-use crate::config::MonitorName;
 use crate::config::error::Fault;
+use crate::config::metric::Better;
 use crate::config::section::{keys, names};
 use crate::config::validate::{ensure, not_negative};
 
@@ -21,8 +21,8 @@ keys! {
     /// `plateau`: decay by `factor` after more than `patience` evaluations in a row without
     /// improvement, as PyTorch's `ReduceLROnPlateau`.
     Plateau {
-        /// The metric that must improve: `accuracy` or `loss`. Default `loss`.
-        monitor: MonitorName = MonitorName::Loss,
+        /// The metric that must improve: `loss` or one of the task's. Default `loss`.
+        monitor: String = "loss".to_owned(),
         /// The factor, in (0, 1). Default 0.1.
         factor: f64 = 0.1,
         /// Evaluations in a row without improvement before the learning rate drops. Default 10.
@@ -49,17 +49,18 @@ impl AnySchedule for Plateau {
         check_min_lr(self.min_lr, lr)
     }
 
-    fn follows_evaluations(&self) -> bool {
-        true
+    fn monitor(&self) -> Option<&str> {
+        Some(&self.monitor)
     }
 
-    fn see(&self, seen: &mut Seen, value: &dyn Fn(MonitorName) -> f64) {
+    fn see(&self, seen: &mut Seen, value: f64, better: Better) {
         // An accuracy cannot be compared with a loss.
-        if seen.monitor.replace(self.monitor) != Some(self.monitor) {
+        if seen.monitor.as_ref() != Some(&self.monitor) {
             (seen.best, seen.stale) = (None, 0);
+            seen.monitor = Some(self.monitor.clone());
         }
-        let value = value(self.monitor);
-        if seen.best.is_none_or(|best| self.is_better(value, best)) {
+        let is_better = |best| better.is_better(value, best, self.least(best));
+        if seen.best.is_none_or(is_better) {
             (seen.best, seen.stale) = (Some(value), 0);
         } else {
             seen.stale += 1;
@@ -88,14 +89,11 @@ impl AnySchedule for Plateau {
 }
 
 impl Plateau {
-    fn is_better(&self, value: f64, best: f64) -> bool {
-        let by = match self.threshold_mode {
+    /// Minimum improvement over `best`.
+    fn least(&self, best: f64) -> f64 {
+        match self.threshold_mode {
             ThresholdMode::Rel => best * self.threshold,
             ThresholdMode::Abs => self.threshold,
-        };
-        match self.monitor {
-            MonitorName::Loss => value < best - by,
-            MonitorName::Accuracy => value > best + by,
         }
     }
 }
@@ -107,8 +105,12 @@ mod tests {
     /// The rate after each of these evaluations.
     fn rates(plateau: &Plateau, values: &[f64]) -> Vec<f64> {
         let mut seen = Seen::default();
+        let better = match plateau.monitor.as_str() {
+            "loss" => Better::Lower,
+            _ => Better::Higher,
+        };
         let rate = |value: &f64| {
-            plateau.see(&mut seen, &|_| *value);
+            plateau.see(&mut seen, *value, better);
             // Round trip through a checkpoint's JSON.
             let text = serde_json::to_string(&seen).unwrap();
             assert_eq!(serde_json::from_str::<Seen>(&text).unwrap(), seen);
@@ -118,7 +120,7 @@ mod tests {
                 warmup: 0,
                 total: 100,
                 steps_per_epoch: 1,
-                seen,
+                seen: seen.clone(),
             })
         };
         values.iter().map(rate).collect()
@@ -142,7 +144,7 @@ mod tests {
         ];
         assert_eq!(rates(&plateau, &losses), wanted);
         let accuracy = Plateau {
-            monitor: MonitorName::Accuracy,
+            monitor: "accuracy".to_owned(),
             threshold: 0.1,
             patience: 0,
             ..Plateau::default()
@@ -151,7 +153,7 @@ mod tests {
         assert_eq!(rates(&accuracy, &[0.5, 0.54, 0.56]), wanted);
         let absolute = Plateau {
             threshold_mode: ThresholdMode::Abs,
-            ..accuracy
+            ..accuracy.clone()
         };
         assert_eq!(rates(&absolute, &[0.5, 0.54, 0.61]), wanted);
     }
@@ -159,15 +161,15 @@ mod tests {
     #[test]
     fn another_number_has_another_best() {
         let mut seen = Seen::default();
-        let by = |monitor| Plateau {
-            monitor,
+        let by = |monitor: &str| Plateau {
+            monitor: monitor.to_owned(),
             patience: 0,
             ..Plateau::default()
         };
-        by(MonitorName::Accuracy).see(&mut seen, &|_| 0.9);
-        by(MonitorName::Loss).see(&mut seen, &|_| 2.0);
+        by("accuracy").see(&mut seen, 0.9, Better::Higher);
+        by("loss").see(&mut seen, 2.0, Better::Lower);
         assert_eq!((seen.best, seen.lowered), (Some(2.0), 0));
-        by(MonitorName::Loss).see(&mut seen, &|_| 2.0);
+        by("loss").see(&mut seen, 2.0, Better::Lower);
         assert_eq!(seen.lowered, 1);
     }
 }

@@ -108,7 +108,7 @@ fn changes(line: &ResumeLine) -> Event {
 
 /// The step and the named numbers of a line.
 fn scalars(metric: &Metric) -> (u64, Vec<(Cow<'static, str>, f64)>) {
-    let (step, values, norms) = match metric {
+    let (step, values, own, norms) = match metric {
         Metric::Train(line) => {
             let optional = [
                 ("train/memory_mib", line.memory_mib),
@@ -119,7 +119,6 @@ fn scalars(metric: &Metric) -> (u64, Vec<(Cow<'static, str>, f64)>) {
             let mut values = vec![
                 ("train/loss", line.loss),
                 ("train/lr", line.lr),
-                ("train/images_per_second", line.images_per_second),
                 ("time/data", line.time.data),
                 ("time/forward", line.time.forward),
                 ("time/backward", line.time.backward),
@@ -128,16 +127,15 @@ fn scalars(metric: &Metric) -> (u64, Vec<(Cow<'static, str>, f64)>) {
             ];
             let known = optional.into_iter();
             values.extend(known.filter_map(|(tag, value)| Some((tag, value?))));
-            (line.step, values, line.gradient_norms.as_ref())
+            let rate = format!("train/{}", line.throughput.key());
+            let own = vec![(rate, line.throughput.per_second)];
+            (line.step, values, own, line.gradient_norms.as_ref())
         }
         Metric::Eval(line) => {
-            let mut values = vec![
-                ("eval/loss", line.loss),
-                ("eval/accuracy", line.accuracy),
-                ("eval/seconds", line.seconds),
-            ];
-            values.extend(line.top5.map(|top5| ("eval/top5", top5)));
-            (line.step, values, None)
+            let values = vec![("eval/loss", line.loss), ("eval/seconds", line.seconds)];
+            let own = line.metrics.iter();
+            let own = own.map(|(name, value)| (format!("eval/{name}"), value));
+            (line.step, values, own.collect(), None)
         }
         Metric::Ranks(line) => {
             let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
@@ -149,15 +147,16 @@ fn scalars(metric: &Metric) -> (u64, Vec<(Cow<'static, str>, f64)>) {
             if !line.device_mib.is_empty() {
                 values.push(("ranks/device_mib_max", most(&line.device_mib)));
             }
-            (line.step, values, None)
+            (line.step, values, Vec::new(), None)
         }
         // A text, see `changes`.
-        Metric::Resume(line) => (line.step, Vec::new(), None),
+        Metric::Resume(line) => (line.step, Vec::new(), Vec::new(), None),
     };
     let values = values.into_iter().map(|(tag, value)| (tag.into(), value));
     let norms = norms.into_iter().flatten();
     let norms = norms.map(|(path, norm)| (format!("gradient_norm/{path}").into(), *norm));
-    (step, values.chain(norms).collect())
+    let own = own.into_iter().map(|(tag, value)| (tag.into(), value));
+    (step, values.chain(own).chain(norms).collect())
 }
 
 #[cfg(test)]

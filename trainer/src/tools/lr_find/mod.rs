@@ -10,19 +10,16 @@ use burn::tensor::Device;
 use burn_dist::ProcessGroup;
 use burn_dist::parallel::{Parallel, ParallelOptions, ShardWithin};
 use burn_dist::world::World;
-use datasets::{BatchIter, ImageShape, Loader, TrainSampler};
-use models::ImageClassifier;
 use models::weights::PyTorchKeys;
 
-use crate::config::{Batching, Config, Loaded, WithModel};
-use crate::data;
-use crate::data::batch::to_tensors;
-use crate::data::input;
+use crate::config::{Batching, Config, Loaded};
 use crate::error::TrainError;
 use crate::eval::loss;
 use crate::system::{compute, device};
+use crate::task::open::{Data, Opening, WithTask};
+use crate::task::{Loss, Task};
 use crate::train::parallel_options;
-use crate::train::{few_values, initial, misfit, optimizer, seed};
+use crate::train::{initial, misfit, optimizer, seed};
 
 pub use curve::{LossCurve, Suggestion, Trial, Unclear};
 pub use plot::svg;
@@ -69,52 +66,38 @@ fn try_sweep(
 ) -> Result<LossCurve, TrainError> {
     let config = &loaded.config;
     let batching = loaded.batching(1)?;
-    data::prepare(&config.data)?;
-    let splits = input::splits(config, batching.global)?;
-    let sampler = input::train_sampler(config, batching, &splits, (0, 1))?;
-    let (dataset, seed) = (splits.train, config.train.seed);
-    let loader = Loader::new(dataset.clone())?
-        .workers(config.data.workers)
-        .augment(input::augment(config), seed);
+    let data = Data::open(&Opening::to_train(config, batching, (0, 1)))?;
     let chosen = device::choose(config, &World::single())?;
     let device = device::autodiff(&chosen.device, config);
     compute::choose_kernels(config, &device)?;
-    device.seed(seed::of_parameters(seed));
+    device.seed(seed::of_parameters(config.train.seed));
     let run = Run {
         config,
-        shape: dataset.shape(),
         batching,
         sweep,
-        data: Endless {
-            loader: &loader,
-            sampler: &sampler,
-            epoch: 0,
-            batches: loader.iter(sampler.epoch(0)),
-        },
         device: &device,
         each,
     };
-    config
-        .model
-        .build(dataset.as_ref(), &device, run)
+    data.build(config, &device, run)
         .map_err(|error| misfit::of_model(loaded, &error))?
 }
 
 struct Run<'a, F> {
     config: &'a Config,
-    shape: ImageShape,
     batching: Batching,
     sweep: Sweep,
-    data: Endless<'a>,
     device: &'a Device,
     each: F,
 }
 
-impl<F: FnMut(&Trial)> WithModel for Run<'_, F> {
+impl<F: FnMut(&Trial)> WithTask for Run<'_, F> {
     type Output = Result<LossCurve, TrainError>;
 
-    fn call<M: ImageClassifier + PyTorchKeys>(mut self, model: M) -> Self::Output {
-        few_values::check(self.config, self.batching, 1, self.shape, &model)?;
+    fn call<T: Task>(mut self, task: T, model: T::Model) -> Self::Output
+    where
+        T::Model: PyTorchKeys,
+    {
+        task.check(&model)?;
         let (model, _) = initial::load(model, self.config)?;
         let group = ProcessGroup::single();
         let options = ParallelOptions {
@@ -126,10 +109,15 @@ impl<F: FnMut(&Trial)> WithModel for Run<'_, F> {
         };
         let optimizer = optimizer::build(&self.config.optimizer);
         let mut parallel = Parallel::new(model, optimizer, options, &group)?;
+        let mut data = Endless {
+            epoch: 0,
+            batches: task.train_batches(0, 0),
+            task: &task,
+        };
         let mut curve = LossCurve::default();
         for index in 0..self.sweep.steps {
             let lr = self.sweep.lr(index);
-            let loss = self.gradients(index, &mut parallel)?;
+            let loss = self.gradients(index, &mut data, &mut parallel)?;
             if !curve.push(lr, loss) {
                 break;
             }
@@ -145,42 +133,49 @@ impl<F: FnMut(&Trial)> WithModel for Run<'_, F> {
 
 impl<F> Run<'_, F> {
     /// Computes the gradients of a global batch, and returns its loss.
-    fn gradients<M: ImageClassifier>(
+    fn gradients<T: Task>(
         &mut self,
         index: u64,
-        parallel: &mut Parallel<M>,
+        data: &mut Endless<'_, T>,
+        parallel: &mut Parallel<T::Model>,
     ) -> Result<f64, TrainError> {
-        let train = &self.config.train;
-        self.device.seed(seed::of_step(train.seed, 0, index + 1));
-        let mut sum = 0.0;
+        let seed = self.config.train.seed;
+        self.device.seed(seed::of_step(seed, 0, index + 1));
+        let (mut sum, mut weights) = (0.0, 0.0);
         for _ in 0..self.batching.accumulate {
-            let batch = self.data.next()?;
-            let batch = to_tensors(batch, self.device);
-            let loss = loss::of_batch(parallel, batch, train.label_smoothing);
-            sum += loss::read(loss.clone(), index + 1)?;
-            parallel.backward(loss)?;
+            let Some(batch) = data.next()? else {
+                break;
+            };
+            let batch = data.task.to_device(batch, self.device)?;
+            let dtype = parallel.compute_dtype();
+            let Loss { value, weight } = data.task.loss(parallel.model(), batch, dtype);
+            sum += loss::read(value.clone(), index + 1)?;
+            weights += weight;
+            match T::WEIGHTED {
+                true => parallel.backward_weighted(value, weight)?,
+                false => parallel.backward(value)?,
+            }
         }
-        Ok(sum / self.batching.accumulate.max(1) as f64)
+        Ok(sum / weights)
     }
 }
 
 /// Micro-batches of one epoch after another.
-struct Endless<'a> {
-    loader: &'a Loader,
-    sampler: &'a TrainSampler,
+struct Endless<'a, T: Task> {
+    task: &'a T,
     epoch: usize,
-    batches: BatchIter,
+    batches: T::Batches,
 }
 
-impl Endless<'_> {
-    fn next(&mut self) -> Result<datasets::Batch, TrainError> {
+impl<T: Task> Endless<'_, T> {
+    /// The next batch. An epoch has at least one.
+    fn next(&mut self) -> Result<Option<T::HostBatch>, TrainError> {
         if let Some(batch) = self.batches.next() {
-            return Ok(batch?);
+            return batch.map(Some);
         }
         self.epoch += 1;
-        self.batches = self.loader.iter(self.sampler.epoch(self.epoch));
-        // An epoch has at least one step, which the sampler ensures.
-        Ok(self.batches.next().transpose()?.unwrap_or_default())
+        self.batches = self.task.train_batches(self.epoch, 0);
+        self.batches.next().transpose()
     }
 }
 

@@ -68,6 +68,9 @@ pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<RgbImage, Previe
 /// The first global batch of an epoch, and its data set.
 fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>), TrainError> {
     let config = &loaded.config;
+    if !config.task.is_usual() {
+        return Err(TrainError::OnlyImages(config.task.kind.name()));
+    }
     let global = loaded.batching(1)?.global;
     let whole = Batching {
         global,

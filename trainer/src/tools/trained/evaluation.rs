@@ -1,38 +1,37 @@
 //! Evaluates a trained model on any number of ranks.
 
+use burn::module::Module;
 use burn::tensor::{DType, Device};
 use burn_dist::parallel::{Precision, autocast};
 use burn_dist::world::World;
 use burn_dist::{ProcessGroup, ReduceOp};
-use datasets::{Dataset, EvalSampler, Loader};
-use models::ImageClassifier;
+use models::weights::PyTorchKeys;
+use serde_json::Value;
 
-use super::{Trained, WithTrained};
-use crate::config::ConfigError;
-use crate::data;
-use crate::data::input::{self, EVAL_BATCH};
-use crate::data::same_data;
+use super::{Trained, Values};
+use crate::config::{Batching, ConfigError};
 use crate::error::TrainError;
-use crate::eval::details::Details;
-use crate::eval::evaluate::{Evaluated, Evaluator, not_computed, within_range};
-use crate::eval::evaluation::Evaluation;
+use crate::eval::evaluate::{Evaluator, within_range};
 use crate::run::group;
+use crate::system::compute;
 use crate::system::output::complain;
+use crate::task::open::{Data, Input, Opening, WithTask};
+use crate::task::{Details, Evaluation, Task, not_computed};
+use crate::train::misfit;
 
 /// Message and advice if no data is configured.
 const NO_DATA: &str = "does not name the data for its evaluation. Name a configuration with \
                        --config, or the data with --set data.name=... and --set data.dir=...";
 
 impl Trained {
-    /// Evaluates the model on the images that its training evaluates.
+    /// Evaluates the model on the data that its training evaluates.
     ///
-    /// These are the configured test images, or the few images of `train.overfit_batches`. Every
-    /// rank of `world` makes this call. All ranks get the overall result, and rank 0 the overall
-    /// details.
+    /// This is the configured test data, or the few items of `train.overfit_batches`. Every rank of
+    /// `world` makes this call. All ranks get the overall result, and rank 0 the overall details.
     ///
     /// # Errors
     /// Fails if the data cannot be read, the checkpoint belongs to another model, or a rank fails.
-    pub fn evaluate(&self, world: &World) -> Result<(Evaluation, Details), TrainError> {
+    pub fn evaluate(&self, world: &World) -> Result<TrainedEvaluation, TrainError> {
         self.evaluate_if(world, || Ok(()))
     }
 
@@ -46,7 +45,7 @@ impl Trained {
         &self,
         world: &World,
         ready: impl FnOnce() -> Result<(), TrainError>,
-    ) -> Result<(Evaluation, Details), TrainError> {
+    ) -> Result<TrainedEvaluation, TrainError> {
         self.check_has_data()?;
         group::with_group(self.config(), world, |group| {
             ready()?;
@@ -73,23 +72,34 @@ impl Trained {
         &self,
         world: &World,
         group: &ProcessGroup,
-    ) -> Result<(Evaluation, Details), TrainError> {
+    ) -> Result<TrainedEvaluation, TrainError> {
         let config = self.config();
-        let test = group::in_turn(world, group, || {
-            data::prepare(&config.data)?;
-            Ok(input::splits(config, self.trained_batch()?)?.test)
-        })?;
-        same_data::check(&[test.as_ref()], group)?;
+        let batching = Batching {
+            global: self.trained_batch()?,
+            ..self.loaded.batching(1)?
+        };
+        let opening = Opening {
+            only_evaluates: true,
+            ..Opening::to_train(config, batching, (world.rank(), world.size()))
+        };
+        let data = group::in_turn(world, group, || Data::open(&opening))?;
+        data.check_same(group)?;
         let device = crate::system::device::choose(config, world)?.device;
+        compute::choose_kernels(config, &device)?;
+        let values = match &data {
+            Data::Classification(images) => self.values(images.test())?,
+            #[allow(unreachable_patterns)]
+            _ => self.values_for_any()?,
+        };
         let evaluate = Evaluate {
-            dataset: test.as_ref(),
-            loader: Loader::new(test.clone())?.workers(config.data.workers),
-            sampler: EvalSampler::new(test.len(), EVAL_BATCH, world.rank(), world.size())?,
+            values,
+            moment: (self.epoch, self.step.unwrap_or_default()),
             device: &device,
             precision: self.precision_on(&device, group)?,
             group,
         };
-        self.with_model(test.as_ref(), &device, evaluate)
+        let built = data.build(config, &device, evaluate);
+        built.map_err(|error| misfit::of_model(&self.loaded, &error))?
     }
 
     /// The configured precision, or `f32` if a rank's device lacks it.
@@ -112,50 +122,73 @@ impl Trained {
         Ok(Precision::F32)
     }
 
-    /// Images per training step, whatever the number of ranks now.
+    /// Items per training step, whatever the number of ranks now.
     fn trained_batch(&self) -> Result<usize, TrainError> {
         let configured = || Ok(self.loaded.batching(1)?.global);
         self.global_batch.map_or_else(configured, Ok)
     }
 }
 
+/// Evaluation of a trained model.
+#[derive(Clone, Debug)]
+pub struct TrainedEvaluation {
+    /// The metrics.
+    pub evaluation: Evaluation,
+    /// Details, in the form of `evaluation.json`. Complete on rank 0.
+    pub details: Value,
+    /// The metrics in one line.
+    pub line: String,
+}
+
+/// Evaluates a model once it is filled.
 struct Evaluate<'a> {
-    dataset: &'a dyn Dataset,
-    loader: Loader,
-    sampler: EvalSampler,
+    values: Values<'a>,
+    /// Epoch and step of the model.
+    moment: (u64, u64),
     device: &'a Device,
     precision: Precision,
     group: &'a ProcessGroup,
 }
 
-impl WithTrained for Evaluate<'_> {
-    type Output = (Evaluation, Details);
+impl WithTask for Evaluate<'_> {
+    type Output = Result<TrainedEvaluation, TrainError>;
 
-    fn call<M: ImageClassifier>(self, model: M) -> Result<Self::Output, TrainError> {
+    fn call<T: Task>(self, task: T, model: T::Model) -> Self::Output
+    where
+        T::Model: PyTorchKeys,
+    {
+        let model = self.values.fill(model)?;
         let evaluated = within_range(self.precision, self.group, |precision| {
-            self.evaluated(&model, precision)
+            let evaluator = Evaluator {
+                task: &task,
+                device: self.device,
+                precision,
+                group: self.group,
+                together: false,
+            };
+            // A clone would share the running statistics.
+            evaluator.evaluate(&autocast(model.valid(), precision)?, None)
         })?;
-        evaluated.ok_or_else(|| not_computed("the evaluation was interrupted".to_owned()))
+        let Some((evaluation, mut details)) = evaluated else {
+            return Err(not_computed("the evaluation was interrupted".to_owned()));
+        };
+        let (epoch, step) = self.moment;
+        details.set_moment(epoch, step);
+        Ok(TrainedEvaluation {
+            line: line(&task, &evaluation),
+            details: serde_json::to_value(&details).unwrap_or_default(),
+            evaluation,
+        })
     }
 }
 
-impl Evaluate<'_> {
-    fn evaluated<M: ImageClassifier>(
-        &self,
-        model: &M,
-        precision: Precision,
-    ) -> Result<Option<Evaluated>, TrainError> {
-        let evaluator = Evaluator {
-            dataset: self.dataset,
-            loader: &self.loader,
-            resident: None,
-            sampler: &self.sampler,
-            device: self.device,
-            precision,
-            group: self.group,
-            together: false,
-        };
-        // A clone would share the running statistics.
-        evaluator.evaluate(&autocast(model.valid(), precision)?, None)
+/// The metrics in one line.
+fn line<T: Task>(task: &T, evaluation: &Evaluation) -> String {
+    let mut line = format!("loss {:.4}", evaluation.loss);
+    for measure in task.measures() {
+        if let Some(value) = evaluation.metric(&measure.name) {
+            line += &format!(", {} {}", measure.label, measure.shown.text(value));
+        }
     }
+    line + &format!(", {} {}", evaluation.samples, T::WORDS.evaluated)
 }

@@ -9,6 +9,7 @@ mod weights_file;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use burn::module::Module;
 use burn::tensor::Device;
 use burn_dist::checkpoint::{CheckpointError, Manifest, Source, list, newest_good};
 use burn_dist::parallel::load_model;
@@ -26,6 +27,7 @@ use crate::system::compute;
 use crate::train::{initial, misfit, named_weights, progress};
 use weights_file::About;
 
+pub use evaluation::TrainedEvaluation;
 pub use export::Format;
 pub use prediction::NamedGuess;
 pub use subject::Subject;
@@ -220,16 +222,41 @@ impl Trained {
     ) -> Result<T, TrainError> {
         let config = self.config();
         compute::choose_kernels(config, device)?;
-        let values = match &self.file {
-            Some(about) => {
-                about.check_data(data)?;
-                Values::File(&self.path, &config.weights, &self.taken)
-            }
-            None => Values::Checkpoint(self.source(data)?),
+        let load = Load {
+            values: self.values(data)?,
+            then,
         };
-        let load = Load { values, then };
         let built = config.model.build(data, device, load);
         built.map_err(|error| misfit::of_model(&self.loaded, &error))?
+    }
+
+    /// The parameters, for the images and classes of `data`.
+    fn values(&self, data: &dyn Dataset) -> Result<Values<'_>, TrainError> {
+        match &self.file {
+            Some(about) => about.check_data(data)?,
+            None => return Ok(Values::Checkpoint(self.source(data)?)),
+        }
+        self.values_for_any()
+    }
+
+    /// The parameters, for any data.
+    fn values_for_any(&self) -> Result<Values<'_>, TrainError> {
+        let weights = &self.config().weights;
+        Ok(match &self.file {
+            Some(_) => Values::File(&self.path, weights, &self.taken),
+            None => Values::Checkpoint(Source::open(&self.path)?),
+        })
+    }
+
+    /// Checks that the task is image classification.
+    ///
+    /// # Errors
+    /// [`TrainError::OnlyImages`] if it is not.
+    fn check_images(&self) -> Result<(), TrainError> {
+        match self.config().task.is_usual() {
+            true => Ok(()),
+            false => Err(TrainError::OnlyImages(self.config().task.kind.name())),
+        }
     }
 
     fn config(&self) -> &Config {
@@ -267,6 +294,28 @@ enum Values<'a> {
     File(&'a Path, &'a WeightsConfig, &'a OnceLock<Vec<String>>),
 }
 
+impl Values<'_> {
+    /// The model with these parameters.
+    fn fill<M: Module + PyTorchKeys>(self, model: M) -> Result<M, TrainError> {
+        match self {
+            Self::Checkpoint(source) => Ok(load_model(model, &source)?),
+            // A model to evaluate needs all of its tensors.
+            Self::File(path, config, told) => {
+                let whole = WeightsConfig {
+                    strict: true,
+                    ..config.clone()
+                };
+                let (model, taken) = named_weights::load(&model, path, false, &whole)?;
+                // A file with one candidate needs no message.
+                if !taken.alternatives.is_empty() {
+                    let _ = told.set(initial::notes(path, &taken));
+                }
+                Ok(model)
+            }
+        }
+    }
+}
+
 /// Fills a model that is built.
 struct Load<'a, T> {
     values: Values<'a>,
@@ -277,23 +326,7 @@ impl<T: WithTrained> crate::config::WithModel for Load<'_, T> {
     type Output = Result<T::Output, TrainError>;
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
-        let model = match self.values {
-            Values::Checkpoint(source) => load_model(model, &source)?,
-            // A model to evaluate needs all of its tensors.
-            Values::File(path, config, told) => {
-                let whole = WeightsConfig {
-                    strict: true,
-                    ..config.clone()
-                };
-                let (model, taken) = named_weights::load(&model, path, false, &whole)?;
-                // A file with one candidate needs no message.
-                if !taken.alternatives.is_empty() {
-                    let _ = told.set(initial::notes(path, &taken));
-                }
-                model
-            }
-        };
-        self.then.call(model)
+        self.then.call(self.values.fill(model)?)
     }
 }
 

@@ -7,6 +7,7 @@ use datasets::{Dataset, DatasetError, ImageShape, Normalization};
 use super::Trained;
 use crate::data;
 use crate::data::normalization;
+use crate::error::TrainError;
 use crate::run::environment::{self, Environment};
 
 /// Maximum values of an image. Weights files may come from anywhere, and an image needs memory.
@@ -73,7 +74,8 @@ impl Trained {
     ///
     /// # Errors
     /// Fails if neither can be read, or images and normalization differ in channels.
-    pub fn subject(&self) -> Result<Subject, DatasetError> {
+    pub fn subject(&self) -> Result<Subject, TrainError> {
+        self.check_images()?;
         let told = match &self.file {
             Some(about) => about.subject.clone(),
             None => self.run_dir.as_deref().and_then(Subject::in_run),

@@ -1,7 +1,6 @@
 //! `evaluation.json`: the confusion matrix, scores per class, and predictions of a few images.
 
-use std::io::{self, Cursor};
-use std::path::Path;
+use std::io::Cursor;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,11 +10,7 @@ use image::{DynamicImage, GrayImage, ImageFormat, RgbImage};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
-use crate::eval::evaluation::Evaluation;
-use crate::system::whole_file;
-
-/// File in the run folder.
-pub const FILE: &str = "evaluation.json";
+use crate::task::{self, Evaluation};
 
 /// Maximum classes of a confusion matrix. A larger one could not be displayed.
 const MATRIX_CLASSES: usize = 2000;
@@ -197,8 +192,8 @@ impl Tally {
             epoch: 0,
             step: 0,
             loss: evaluation.loss,
-            accuracy: evaluation.accuracy,
-            top5: evaluation.top5,
+            accuracy: evaluation.metric("accuracy").unwrap_or_default(),
+            top5: evaluation.metric("top5"),
             samples: evaluation.samples,
             class_names: dataset.class_names().to_vec(),
             confusion: (!self.confusion.is_empty()).then(|| rows.collect()),
@@ -213,27 +208,9 @@ impl Tally {
     }
 }
 
-/// Removes an evaluation after step `step` from a run folder whose run went back to that step.
-pub(crate) fn forget_after(run_dir: &Path, step: u64) {
-    let path = run_dir.join(FILE);
-    let bytes = whole_file::read(&path).unwrap_or_default();
-    let details = serde_json::from_slice::<Details>(&bytes);
-    if details.is_ok_and(|details| details.step > step) {
-        // The file is only for people, and is soon written again.
-        let _ = std::fs::remove_file(path);
-    }
-}
-
-impl Details {
-    /// Writes the file into the run folder atomically.
-    ///
-    /// # Errors
-    /// Fails if the system refuses.
-    pub fn write(&self, run_dir: &Path) -> Result<(), TrainError> {
-        let path = run_dir.join(FILE);
-        let written = serde_json::to_vec(self).map_err(io::Error::from);
-        let written = written.and_then(|json| whole_file::replace(&path, &json, None));
-        written.map_err(TrainError::run_dir(&path))
+impl task::Details for Details {
+    fn set_moment(&mut self, epoch: u64, step: u64) {
+        (self.epoch, self.step) = (epoch, step);
     }
 }
 
@@ -304,8 +281,6 @@ fn png(pixels: &[u8], shape: ImageShape) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
     use datasets::{Digits, Split};
 
@@ -337,12 +312,7 @@ mod tests {
             scores[predicted] = index as f32 / 10.0;
             tally.see(index, label, predicted, &scores);
         }
-        let evaluation = Evaluation {
-            loss: 0.5,
-            accuracy: 0.66,
-            top5: None,
-            samples: 100,
-        };
+        let evaluation = Evaluation::new(0.5, 100, [("accuracy", 0.66)]);
         let details = tally
             .gather(&data, &evaluation, &ProcessGroup::single())
             .unwrap();
@@ -359,14 +329,6 @@ mod tests {
         let png = STANDARD.decode(&gravest.image_png_base64).unwrap();
         let picture = image::load_from_memory(&png).unwrap();
         assert_eq!((picture.width(), picture.height()), (28, 28));
-
-        let folder = tempfile::tempdir().unwrap();
-        details.write(folder.path()).unwrap();
-        let text = std::fs::read(folder.path().join(FILE)).unwrap();
-        let file = std::fs::metadata(folder.path().join(FILE)).unwrap();
-        assert_ne!(file.permissions().mode() & 0o777, 0o600);
-        assert_eq!(serde_json::from_slice::<Details>(&text).unwrap(), details);
-        assert!(details.write(&folder.path().join("nowhere")).is_err());
     }
 
     #[test]
@@ -386,19 +348,5 @@ mod tests {
     #[test]
     fn very_many_classes_have_no_matrix() {
         assert!(Tally::new(MATRIX_CLASSES + 1).confusion.is_empty());
-    }
-
-    #[test]
-    fn an_evaluation_after_the_step_that_a_run_goes_back_to_is_forgotten() {
-        let folder = tempfile::tempdir().unwrap();
-        let details = Details {
-            step: 60,
-            ..Details::default()
-        };
-        details.write(folder.path()).unwrap();
-        forget_after(folder.path(), 60);
-        assert!(folder.path().join(FILE).exists());
-        forget_after(folder.path(), 59);
-        assert!(!folder.path().join(FILE).exists());
     }
 }

@@ -1,0 +1,155 @@
+//! Opens the configured task: its data, and a model for it.
+//!
+//! Each task is one line in the list below.
+
+use burn::tensor::Device;
+use burn_dist::ProcessGroup;
+use models::ModelError;
+use models::weights::PyTorchKeys;
+
+use super::{Task, classification};
+use crate::config::{Batching, Config, TaskKind};
+use crate::data::Splits;
+use crate::error::TrainError;
+
+/// Configuration and rank for which a task is opened.
+#[derive(Clone, Copy)]
+pub struct Opening<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// Batch sizes.
+    pub batching: Batching,
+    /// This rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub size: usize,
+    /// Whether nothing is trained.
+    pub(crate) only_evaluates: bool,
+    /// The caller's own images.
+    pub(crate) images: Option<&'a Splits>,
+}
+
+impl<'a> Opening<'a> {
+    /// Opens for a training on `size` ranks.
+    pub(crate) fn to_train(
+        config: &'a Config,
+        batching: Batching,
+        (rank, size): (usize, usize),
+    ) -> Self {
+        Self {
+            config,
+            batching,
+            rank,
+            size,
+            only_evaluates: false,
+            images: None,
+        }
+    }
+}
+
+/// The devices that data may go to.
+pub(crate) struct Place<'a> {
+    /// The device without autodiff.
+    pub plain: &'a Device,
+    /// The device with autodiff.
+    pub training: &'a Device,
+    /// Memory of a rank's share of the device in bytes, if known.
+    pub memory: Option<u64>,
+}
+
+/// A use of a task and a model of any type.
+pub(crate) trait WithTask {
+    /// The result.
+    type Output;
+
+    /// Uses them.
+    fn call<T: Task>(self, task: T, model: T::Model) -> Self::Output
+    where
+        T::Model: PyTorchKeys;
+}
+
+/// Data of a task, before its model is built.
+pub(crate) trait Input {
+    /// Checks that all ranks have the same data. A collective call.
+    ///
+    /// # Errors
+    /// [`TrainError::DataDiffers`] on all ranks, if they differ.
+    fn check_same(&self, group: &ProcessGroup) -> Result<(), TrainError>;
+
+    /// Checks that the data can be where the configuration wants it.
+    ///
+    /// # Errors
+    /// Fails if it cannot.
+    fn check(&self) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Copies data to the device if it belongs there.
+    ///
+    /// # Errors
+    /// Fails if it cannot be read, or cannot be there.
+    fn bring(&mut self, _to: &Place<'_>) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+/// Defines the data of the built-in tasks.
+macro_rules! tasks {
+    ($($name:ident($input:ty),)*) => {
+        /// Data of the configured task.
+        pub(crate) enum Data { $($name($input)),* }
+
+        impl Data {
+            /// Opens the data of the configured task. Downloads missing files if allowed.
+            ///
+            /// # Errors
+            /// Fails if the data cannot be read or divided, or only a program knows the task.
+            pub fn open(opening: &Opening<'_>) -> Result<Self, TrainError> {
+                match &opening.config.task.kind {
+                    $(TaskKind::$name(_) => Ok(Self::$name(<$input>::open(opening)?)),)*
+                    TaskKind::Own(_) => Err(TrainError::OwnTask),
+                }
+            }
+
+            /// Builds the configured model with random parameters, and passes it to `then`.
+            ///
+            /// # Errors
+            /// Fails if the model does not fit the data.
+            pub fn build<W: WithTask>(
+                self,
+                config: &Config,
+                device: &Device,
+                then: W,
+            ) -> Result<W::Output, ModelError> {
+                match self { $(Self::$name(input) => input.build(config, device, then)),* }
+            }
+        }
+
+        impl Input for Data {
+            fn check_same(&self, group: &ProcessGroup) -> Result<(), TrainError> {
+                match self { $(Self::$name(input) => input.check_same(group)),* }
+            }
+
+            fn check(&self) -> Result<(), TrainError> {
+                match self { $(Self::$name(input) => input.check()),* }
+            }
+
+            fn bring(&mut self, to: &Place<'_>) -> Result<(), TrainError> {
+                match self { $(Self::$name(input) => input.bring(to)),* }
+            }
+        }
+    };
+}
+
+tasks! {
+    Classification(classification::Images),
+}
+
+/// A task that the caller has opened.
+pub(crate) struct OwnTask<T>(pub T);
+
+impl<T: Task> Input for OwnTask<T> {
+    fn check_same(&self, group: &ProcessGroup) -> Result<(), TrainError> {
+        self.0.check_same(group)
+    }
+}
