@@ -93,11 +93,13 @@ pub enum ModelError {
         /// Side of a patch.
         patch: usize,
     },
-    /// The model does not classify images.
-    #[error("{model} does not classify images. Choose another model, or set task.name")]
+    /// The model is for another task.
+    #[error("{model} does not go with the task `{task}`. Choose another model.name, or task.name")]
     OtherTask {
         /// Name of the model.
         model: &'static str,
+        /// Name of the task.
+        task: &'static str,
     },
     /// Images cannot be halved as often as the model does.
     #[error(

@@ -126,7 +126,10 @@ pub enum TrainError {
     /// A task of a program failed.
     #[error("{0}")]
     Task(String),
-    /// A command works for other tasks only.
+    /// The data is for another task.
+    #[error("the data does not go with the task. Set data.name to one of: {0}")]
+    OtherData(&'static str),
+    /// A command works for image classification only.
     #[error("this command needs the task `classification`, but task.name is \"{0}\"")]
     OnlyImages(&'static str),
     /// A schedule that follows the evaluations has no test images.
@@ -333,6 +336,7 @@ impl TrainError {
             self,
             Self::Config(_)
                 | Self::Misfit(_)
+                | Self::OnlyImages(_)
                 | Self::Refused(_)
                 | Self::RunDirInUse { .. }
                 | Self::RunDirTaken(_)

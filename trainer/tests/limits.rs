@@ -3,9 +3,9 @@
 mod common;
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use common::{Trial, can_limit_threads, can_pretend_hosts};
+use common::{Trial, can_limit_threads, can_pretend_hosts, free_port};
 
 #[test]
 fn a_trial_run_tries_everything_and_writes_nothing() {
@@ -210,6 +210,59 @@ fn wrong_limits_are_refused() {
 fn example(name: &str) -> PathBuf {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_trainer"));
     program.with_file_name("examples").join(name)
+}
+
+/// Losses and the last error of the example of a task on `size` ranks.
+fn own_task(size: usize) -> (Vec<f64>, f64) {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let start = |rank: usize| {
+        let mut command = Command::new(example("own_task"));
+        command
+            .args([
+                "digits.toml",
+                "run",
+                "train.batch_size=48",
+                "train.epochs=8",
+            ])
+            .arg("optimizer.lr=0.01")
+            .current_dir(folder.path())
+            .env("RANK", rank.to_string())
+            .env("LOCAL_RANK", rank.to_string())
+            .env("WORLD_SIZE", size.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", &port)
+            .env("BURN_DIST_SECRET", "a secret of this test only")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let ranks: Vec<_> = (0..size).map(start).collect();
+    for rank in ranks {
+        let output = rank.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let text = std::fs::read_to_string(folder.path().join("run/metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let losses = lines.iter().filter(|line| line["kind"] == "train");
+    let losses = losses.map(|line| line["loss"].as_f64().unwrap()).collect();
+    let last = lines.iter().rfind(|line| line["kind"] == "eval").unwrap();
+    assert_eq!(last["samples"], 101);
+    (losses, last["rmse"].as_f64().unwrap())
+}
+
+#[test]
+fn a_task_of_a_program_trains_alike_on_any_number_of_ranks() {
+    let (one, error) = own_task(1);
+    let (two, _) = own_task(2);
+    assert!(error < 0.1, "{error}");
+    assert_eq!((one.len(), two.len()), (200, 200));
+    for (a, b) in one.iter().zip(two).take(50) {
+        assert!((a - b).abs() <= 1e-5 * a, "{a} {b}");
+    }
 }
 
 #[test]

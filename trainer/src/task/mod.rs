@@ -7,14 +7,21 @@
 //! | task | item | batch | weight of a loss | metrics |
 //! |---|---|---|---|---|
 //! | [`classification`] | image and class | images, labels | all alike | accuracy, top-5 accuracy |
+//! | [`language`] | window of a text | tokens | tokens | perplexity, bits per byte |
+//! | [`segmentation`] | image and mask | images, labels | pixels that count | mean IoU, pixel accuracy |
 //!
 //! Each is one folder, one file in `config/task`, and one line in `open.rs`.
 //! [`Trainer::run_task`](crate::Trainer::run_task) trains any other.
 
+mod batches;
 pub mod classification;
+pub mod language;
 pub mod loss;
 pub(crate) mod open;
 pub(crate) mod reading;
+mod same;
+pub mod segmentation;
+mod split;
 
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Tensor};

@@ -7,7 +7,7 @@ use burn_dist::ProcessGroup;
 use models::ModelError;
 use models::weights::PyTorchKeys;
 
-use super::{Task, classification};
+use super::{Task, classification, language, segmentation};
 use crate::config::{Batching, Config, TaskKind};
 use crate::data::Splits;
 use crate::error::TrainError;
@@ -97,7 +97,7 @@ pub(crate) trait Input {
 macro_rules! tasks {
     ($($name:ident($input:ty),)*) => {
         /// Data of the configured task.
-        pub(crate) enum Data { $($name($input)),* }
+        pub(crate) enum Data { $($name(Box<$input>)),* }
 
         impl Data {
             /// Opens the data of the configured task. Downloads missing files if allowed.
@@ -106,7 +106,7 @@ macro_rules! tasks {
             /// Fails if the data cannot be read or divided, or only a program knows the task.
             pub fn open(opening: &Opening<'_>) -> Result<Self, TrainError> {
                 match &opening.config.task.kind {
-                    $(TaskKind::$name(_) => Ok(Self::$name(<$input>::open(opening)?)),)*
+                    $(TaskKind::$name(_) => Ok(Self::$name(Box::new(<$input>::open(opening)?))),)*
                     TaskKind::Own(_) => Err(TrainError::OwnTask),
                 }
             }
@@ -143,6 +143,8 @@ macro_rules! tasks {
 
 tasks! {
     Classification(classification::Images),
+    Language(language::Texts),
+    Segmentation(segmentation::Pictures),
 }
 
 /// A task that the caller has opened.

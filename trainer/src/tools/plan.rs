@@ -54,7 +54,8 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     let mut config = loaded.config.clone();
     limits::apply(&mut config);
     let batching = loaded.batching(size)?;
-    let data = Data::open(&Opening::to_train(&config, batching, (0, size)))?;
+    let offline = offline(&config);
+    let data = Data::open(&Opening::to_train(&offline, batching, (0, size)))?;
     data.check()?;
     // Counting and filling a model works on any device.
     let device = Device::flex().autodiff();
@@ -90,6 +91,13 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     })
 }
 
+/// The configuration without downloads.
+fn offline(config: &Config) -> Config {
+    let mut config = config.clone();
+    config.data.download = false;
+    config
+}
+
 /// A message if the state of `size` ranks on this host exceeds its free memory. Activations come on
 /// top.
 pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
@@ -97,7 +105,8 @@ pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
     let room = device::room(config, size, 1);
     let free = room.bytes.filter(|_| !room.on_gpu)?;
     let batching = loaded.batching(size).ok()?;
-    let data = Data::open(&Opening::to_train(config, batching, (0, size))).ok()?;
+    let offline = offline(config);
+    let data = Data::open(&Opening::to_train(&offline, batching, (0, size))).ok()?;
     let device = Device::flex().autodiff();
     let states = data.build(config, &device, Count { config }).ok()?;
     let ranks = config.parallel.shard_within.ranks(size, 1);

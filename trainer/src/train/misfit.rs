@@ -38,6 +38,7 @@ pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
             ],
             &error,
         )),
+        TrainError::OwnTask => TrainError::Misfit(loaded.blame(&["task.name"], &error)),
         TrainError::NoEvaluation { .. } => {
             TrainError::Misfit(loaded.blame(&["schedule.name"], &error))
         }

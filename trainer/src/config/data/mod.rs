@@ -9,8 +9,11 @@ mod digits;
 mod fashion_mnist;
 mod generated;
 mod image_folder;
+mod mask_folder;
 mod mnist;
 mod own;
+mod shapes;
+mod text;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -39,6 +42,9 @@ named_section! {
     "cifar-100" Cifar100(cifar_100::Cifar100Config),
     "image-folder" ImageFolder(image_folder::ImageFolderConfig),
     "generated" Generated(generated::GeneratedConfig),
+    "text" Text(text::TextConfig),
+    "shapes" Shapes(shapes::ShapesConfig),
+    "mask-folder" MaskFolder(mask_folder::MaskFolderConfig),
     "own" Own(own::OwnConfig),
 }
 
@@ -65,13 +71,14 @@ keys! {
         #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
         #[schemars(with = "String")]
         augment: Augment = Augment::default(),
-        /// Number of training images: the first of the data set, for `image-folder` evenly from all
-        /// classes. Default: all (`digits`: 8192, `generated`: 50000).
+        /// Number of training images (`text`: windows): the first of the data set, for
+        /// `image-folder` evenly from all classes. Default: all (`digits`: 8192, `generated`:
+        /// 50000, `shapes`: 2048).
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         train_samples: Option<usize> = None,
         /// Number of test images, chosen in the same way. Default: all (`digits`: 2048,
-        /// `generated`: 10000).
+        /// `generated`: 10000, `shapes`: 512).
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         test_samples: Option<usize> = None,
@@ -137,11 +144,17 @@ pub trait AnyDataSet {
         Ok(())
     }
 
-    /// Opens a split. Generators draw `samples` images with the run's `seed`.
+    /// Opens a split of images with classes. Generators draw `samples` images with the run's
+    /// `seed`.
     ///
     /// # Errors
-    /// Fails if files are missing or invalid.
-    fn open(&self, split: Split, samples: Option<usize>, seed: u64) -> Opened;
+    /// Fails if files are missing or invalid, or the data has no classes of images.
+    fn open(&self, _split: Split, _samples: Option<usize>, _seed: u64) -> Opened {
+        Err(DatasetError::Settings {
+            what: "data.name",
+            reason: "this data has no classes of images. Set task.name to its task".to_owned(),
+        })
+    }
 
     /// Indices of the images to use if `samples` are configured and the split has more.
     fn pick(&self, samples: usize, _of: usize) -> Vec<usize> {

@@ -7,6 +7,8 @@
 mod cnn;
 mod csc_cnn;
 mod resnet;
+mod transformer;
+mod unet;
 mod vit;
 mod wide_resnet;
 
@@ -53,6 +55,8 @@ models! {
     "wide-resnet" WideResNet(wide_resnet::WideResNetConfig),
     "resnet" ResNet(resnet::ResNetConfig),
     "vit" Vit(vit::VitConfig),
+    "transformer" Transformer(transformer::TransformerConfig),
+    "unet" UNet(unet::UNetConfig),
 }
 
 keys! {
@@ -85,10 +89,21 @@ pub trait AnyModel {
     /// Builds the model for the images and classes of `data`, and passes it to `then`.
     ///
     /// # Errors
-    /// Fails if the model does not accept images of this size.
-    fn build<W: WithModel>(&self, data: &dyn Dataset, device: &Device, then: W) -> Built<W>
+    /// Fails if the model does not accept images of this size, or does not classify.
+    fn build<W: WithModel>(&self, _data: &dyn Dataset, _device: &Device, _then: W) -> Built<W>
     where
-        Self: Sized;
+        Self: Sized,
+    {
+        Err(ModelError::OtherTask {
+            model: self.title(),
+            task: "classification",
+        })
+    }
+
+    /// Name for messages.
+    fn title(&self) -> &'static str {
+        "this model"
+    }
 }
 
 /// Result of using a model that may fail to build.

@@ -4,7 +4,9 @@
 //! its loss and its evaluation.
 
 mod classification;
+mod language;
 mod own;
+mod segmentation;
 
 use super::Config;
 use super::error::Fault;
@@ -17,6 +19,8 @@ named_section! {
     /// sets and models.
     "task" TaskConfig(TaskKeys) TaskKind: AnyTask, Some("classification");
     "classification" Classification(classification::ClassificationConfig),
+    "language" Language(language::LanguageConfig),
+    "segmentation" Segmentation(segmentation::SegmentationConfig),
     "own" Own(own::OwnTaskConfig),
 }
 

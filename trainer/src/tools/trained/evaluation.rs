@@ -88,7 +88,6 @@ impl Trained {
         compute::choose_kernels(config, &device)?;
         let values = match &data {
             Data::Classification(images) => self.values(images.test())?,
-            #[allow(unreachable_patterns)]
             _ => self.values_for_any()?,
         };
         let evaluate = Evaluate {

@@ -1,0 +1,173 @@
+//! Causal language models: each token of a text is predicted from those before it.
+//!
+//! Tokens are bytes. A loss is a sum over tokens, and its weight is their number.
+
+mod sums;
+mod text;
+mod texts;
+
+use std::marker::PhantomData;
+
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use burn_dist::ProcessGroup;
+use models::LanguageModel;
+
+use crate::config::metric::Measure;
+use crate::config::{AnyTask, LanguageConfig};
+use crate::error::TrainError;
+use crate::task::loss::{row_losses, summed_cross_entropy};
+use crate::task::open::Input;
+use crate::task::reading::Reading;
+use crate::task::{Evaluation, Facts, Items, Loss, Pass, Plain, Task, Words, not_computed};
+use sums::{Scored, Sums};
+pub(crate) use texts::Texts;
+use texts::{Batches, HostBatch};
+
+/// Models text with a model of type `M`.
+pub struct Language<M> {
+    texts: Texts,
+    model: PhantomData<fn() -> M>,
+}
+
+impl<M> Language<M> {
+    /// Models these texts.
+    pub(crate) fn new(texts: Texts) -> Self {
+        Self {
+            texts,
+            model: PhantomData,
+        }
+    }
+}
+
+/// A batch on the device.
+pub struct Batch {
+    /// \[windows, tokens\].
+    inputs: Tensor<2, Int>,
+    /// \[windows × tokens\].
+    targets: Tensor<1, Int>,
+    /// 1 for each target that counts, else 0; `None` if all do. \[windows × tokens\].
+    counts: Option<Tensor<1>>,
+    /// Number of targets that count.
+    tokens: usize,
+}
+
+impl Batch {
+    fn new(batch: HostBatch, device: &Device) -> Self {
+        let HostBatch {
+            inputs,
+            targets,
+            counts,
+            shape,
+        } = batch;
+        let [windows, tokens] = shape;
+        let rows = windows * tokens;
+        let counted = counts.iter().filter(|counts| **counts).count();
+        let mask = (counted < rows).then(|| {
+            let counts = TensorData::new(counts, [rows]);
+            Tensor::<1, Bool>::from_data(counts, device).float()
+        });
+        Self {
+            inputs: Tensor::from_data(TensorData::new(inputs, shape), device),
+            targets: Tensor::from_data(TensorData::new(targets, [rows]), device),
+            counts: mask,
+            tokens: counted,
+        }
+    }
+}
+
+impl<M: LanguageModel> Task for Language<M> {
+    type Model = M;
+    type HostBatch = HostBatch;
+    type Batch = Batch;
+    type Batches = Batches;
+    type Sums = Sums;
+    type Details = Plain;
+
+    const NAME: &'static str = "language";
+    const WEIGHTED: bool = true;
+    const WORDS: Words = Words {
+        items: "windows",
+        units: "tokens",
+        evaluated: "tokens",
+    };
+
+    fn measures(&self) -> &[Measure] {
+        LanguageConfig::default().measures().unwrap_or_default()
+    }
+
+    fn items(&self) -> Items {
+        Items {
+            train: self.texts.train().len(),
+            test: self.texts.test().len(),
+        }
+    }
+
+    fn units_per_item(&self) -> usize {
+        self.texts.train().context()
+    }
+
+    fn facts(&self) -> Facts {
+        let (train, test) = (self.texts.train(), self.texts.test());
+        Facts::from_iter([
+            ("data.context".to_owned(), train.context().into()),
+            ("data.path".to_owned(), train.checksum().into()),
+            ("data.test_path".to_owned(), test.checksum().into()),
+        ])
+    }
+
+    fn check_same(&self, group: &ProcessGroup) -> Result<(), TrainError> {
+        self.texts.check_same(group)
+    }
+
+    fn flops(&self, model: &M) -> Option<u64> {
+        model.flops(self.texts.train().context())
+    }
+
+    fn train_batches(&self, epoch: usize, from_step: usize) -> Batches {
+        self.texts.train_batches(epoch, from_step)
+    }
+
+    fn to_device(&self, batch: HostBatch, device: &Device) -> Result<Batch, TrainError> {
+        Ok(Batch::new(batch, device))
+    }
+
+    fn loss(&self, model: &M, batch: Batch, dtype: FloatDType) -> Loss {
+        let logits = model.forward(batch.inputs, dtype).flatten(0, 1);
+        Loss {
+            value: summed_cross_entropy(logits, batch.targets, batch.counts),
+            weight: batch.tokens as f64,
+        }
+    }
+
+    fn blank(&self, items: usize) -> HostBatch {
+        HostBatch::blank(items, self.texts.train().context())
+    }
+
+    fn eval_batches(&self) -> (usize, Batches) {
+        self.texts.eval_batches()
+    }
+
+    fn sums(&self) -> Sums {
+        Sums::default()
+    }
+
+    fn score(&self, model: &M, batch: HostBatch, on: Pass<'_>) -> Result<Scored, TrainError> {
+        let counts = batch.counts.clone();
+        let batch = Batch::new(batch, on.device);
+        let logits = model.forward(batch.inputs, on.dtype).flatten(0, 1);
+        let losses = row_losses(logits, batch.targets);
+        Ok(Scored {
+            losses: Reading::start(vec![losses]).map_err(not_computed)?,
+            counts,
+        })
+    }
+
+    fn details(
+        &self,
+        _sums: Sums,
+        evaluation: &Evaluation,
+        _group: &ProcessGroup,
+    ) -> Result<Plain, TrainError> {
+        Ok(Plain::of(evaluation))
+    }
+}
