@@ -85,6 +85,7 @@ mod flat;
 mod fused;
 pub mod group;
 pub mod launch;
+mod map_shards;
 mod mean;
 mod named;
 pub mod nccl;
@@ -113,6 +114,7 @@ pub use error::{CollectiveError, Error};
 pub use group::{
     Abort, Algorithm, Busy, Connecting, GroupOptions, Handle, ProcessGroup, TransportKind,
 };
+pub use map_shards::{MapError, map_shards};
 pub use mean::WeightedMean;
 pub use named::UnknownName;
 pub use open_files::TooFewOpenFiles;

@@ -37,6 +37,7 @@ fn launcher(part: &str) {
     let launcher = LocalLauncher::new(nproc).args(PARTS);
     let launcher = match part {
         "slow" => launcher,
+        "direct" => launcher.direct_output(true),
         _ => launcher.stop_grace(Duration::from_secs(2)),
     };
     let outcome = launcher.run().unwrap_or_else(|error| {
@@ -116,6 +117,12 @@ fn rank(part: &str, world: &World) {
         }
         ("interrupted first", _) | ("code 130", 2) => exit(130),
         ("killed", 2) => kill(std::process::id(), Signal::KILL),
+        ("direct", 0) => {
+            // The lines above come through the launcher, and would mix with this one.
+            sleep(Duration::from_millis(300));
+            println!("{}", "x".repeat(100_000));
+        }
+        ("direct", _) => {}
         ("endless line", 1) => print!("{}", "x".repeat(100_000)),
         ("endless line", _) => {}
         ("deaf" | "slow", _) => {
@@ -337,6 +344,16 @@ fn a_rank_that_others_waited_for_in_vain_is_named() {
         let named = "outcome: rank 2 blocked the other ranks: rank 1 waited 3 s for rank 2";
         assert!(output.contains(named), "{output}");
         assert!(!output.contains("memory"), "{output}");
+    });
+}
+
+#[test]
+fn a_line_of_rank_0_stays_whole_if_it_writes_itself() {
+    limited(|| {
+        let (code, output) = Run::start("direct").end();
+        assert_eq!(code, Some(0), "{output}");
+        let longest = output.lines().map(str::len).max();
+        assert_eq!(longest, Some(100_000));
     });
 }
 

@@ -130,6 +130,7 @@ pub struct LocalLauncher {
     grace: Duration,
     stop_grace: Option<Duration>,
     prefix: bool,
+    direct: bool,
 }
 
 impl LocalLauncher {
@@ -143,6 +144,7 @@ impl LocalLauncher {
             grace: GRACE,
             stop_grace: None,
             prefix: true,
+            direct: false,
         }
     }
 
@@ -184,6 +186,16 @@ impl LocalLauncher {
     /// Sets whether output lines of ranks other than 0 have a prefix (default yes).
     pub fn prefix_output(mut self, prefix: bool) -> Self {
         self.prefix = prefix;
+        self
+    }
+
+    /// Sets whether rank 0 writes to this process's standard output itself (default: only to a
+    /// terminal).
+    ///
+    /// Its output then arrives byte for byte: long lines are not cut, and a reader that ends or
+    /// pauses does so for rank 0. The other ranks should write nothing to it.
+    pub fn direct_output(mut self, direct: bool) -> Self {
+        self.direct = direct;
         self
     }
 
@@ -237,7 +249,7 @@ impl LocalLauncher {
             Some(limit) => LaunchError::Threads(limit),
             None => LaunchError::Signals(error),
         })?;
-        let mut ranks = Ranks::new(self.prefix);
+        let mut ranks = Ranks::new(self.prefix, self.direct);
         for rank in 0..self.nproc {
             let mut command = Command::new(&program);
             self.describe_world(&mut command, rank, server.address(), &text);

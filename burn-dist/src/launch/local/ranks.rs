@@ -11,6 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 pub(super) struct Ranks {
     prefix: bool,
+    /// Whether rank 0 writes to this process's standard output itself.
+    direct: bool,
     list: Vec<Rank>,
     readers: Vec<Reader>,
     /// The error if a line of a rank did not reach standard output.
@@ -27,9 +29,10 @@ struct Rank {
 }
 
 impl Ranks {
-    pub(super) fn new(prefix: bool) -> Self {
+    pub(super) fn new(prefix: bool, direct: bool) -> Self {
         Self {
             prefix,
+            direct,
             list: Vec::new(),
             readers: Vec::new(),
             unwritten: Arc::default(),
@@ -40,13 +43,13 @@ impl Ranks {
     pub(super) fn spawn(&mut self, mut command: Command) -> std::io::Result<()> {
         let rank = self.list.len();
         // Rank 0 draws progress bars, which need the terminal itself.
-        let direct = |terminal: bool| match rank == 0 && terminal {
+        let direct = |direct: bool| match rank == 0 && direct {
             true => Stdio::inherit(),
             false => Stdio::piped(),
         };
         command
             .stdin(Stdio::null())
-            .stdout(direct(std::io::stdout().is_terminal()))
+            .stdout(direct(self.direct || std::io::stdout().is_terminal()))
             .stderr(direct(std::io::stderr().is_terminal()));
         let child = command.spawn()?;
         let last_words = LastWords::default();
@@ -191,7 +194,7 @@ mod tests {
 
     #[test]
     fn dropping_kills() {
-        let mut ranks = Ranks::new(true);
+        let mut ranks = Ranks::new(true, false);
         for _ in 0..3 {
             ranks.spawn(sleeping()).unwrap();
         }
@@ -212,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_failed_start_kills_those_before() {
-        let mut ranks = Ranks::new(true);
+        let mut ranks = Ranks::new(true, false);
         ranks.spawn(sleeping()).unwrap();
         let pid = Pid::from_child(&ranks.list[0].child);
         assert!(ranks.spawn(Command::new("/nowhere/program")).is_err());
@@ -222,7 +225,7 @@ mod tests {
 
     #[test]
     fn ends_are_told_apart_and_told_once() {
-        let mut ranks = Ranks::new(true);
+        let mut ranks = Ranks::new(true, false);
         for script in ["exit 3", "kill -SEGV $$", "echo words >&2"] {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
