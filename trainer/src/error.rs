@@ -188,6 +188,22 @@ pub enum TrainError {
         /// Message of the device.
         reason: String,
     },
+    /// A rank could not predict a batch of images. All ranks get this error.
+    #[error("{}", prediction(.0))]
+    Predict(burn_dist::MapError),
+    /// The ranks found different trained models.
+    #[error(
+        "rank {rank} found another model than rank 0: {theirs} there, {ours} on rank 0. Name the \
+         checkpoint itself instead of the run folder"
+    )]
+    ModelDiffers {
+        /// The first rank that differs.
+        rank: usize,
+        /// Model of rank 0.
+        ours: String,
+        /// Model of that rank.
+        theirs: String,
+    },
     /// A callback failed.
     #[error("a callback failed: {0}")]
     Callback(String),
@@ -288,6 +304,14 @@ pub enum TrainError {
 
 burn_dist::debug_is_display!(TrainError);
 
+/// Describes the error of the rank that failed; the message of its item says all about the item.
+fn prediction(error: &burn_dist::MapError) -> String {
+    match error {
+        burn_dist::MapError::Item { rank, reason, .. } => format!("rank {rank}: {reason}"),
+        other => other.to_string(),
+    }
+}
+
 fn more_than_one(number: usize) -> Option<usize> {
     (number > 1).then_some(number)
 }
@@ -354,6 +378,8 @@ impl TrainError {
                 | Self::ConfigDiffers { .. }
                 | Self::DataDiffers { .. }
                 | Self::OtherClasses(_)
+                | Self::ModelDiffers { .. }
+                | Self::Predict(_)
                 | Self::Resume(_)
                 | Self::NotSaved { .. }
                 | Self::Refused(_)
@@ -370,6 +396,7 @@ impl TrainError {
             }
             Self::Dist(error) => error.collective(),
             Self::Parallel(error) => error.collective(),
+            Self::Predict(_) => return true,
             _ => None,
         };
         matches!(error, Some(CollectiveError::PeerFailed { .. }))

@@ -43,14 +43,15 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     if world.launch() == Launch::Single {
         check()?;
     }
-    let ranks = Ranks { size, restarts: 0 };
+    let ranks = Ranks::without_restarts(size);
     check_readable(args.trained.config.as_deref(), ranks, world)?;
     let trained = args.trained.find()?;
     trained.check_has_data()?;
     let unknown = || None;
     on_ranks(ranks, world, unknown, || {
         if world.is_main() {
-            trained.notes.iter().for_each(|note| say(note));
+            let notes = trained.notes.iter().chain(&trained.data_note);
+            notes.for_each(|note| say(note));
             say(&trained.title());
         }
         // A rank that ends before the ranks connect would leave the others waiting.

@@ -8,6 +8,7 @@ mod configs;
 mod eval;
 mod export;
 mod failure;
+mod json_lines;
 mod lr_find;
 mod output;
 mod predict;
@@ -153,7 +154,10 @@ fn run(Cli { command, train }: Cli) -> ExitCode {
 fn execute(command: Command) -> (World, Result<i32, Failure>) {
     let alone = |outcome| (World::single(), outcome);
     // Ranks start the pool themselves, and their launcher needs none.
-    let has_ranks = matches!(command, Command::Train(_) | Command::Eval(_));
+    let has_ranks = matches!(
+        command,
+        Command::Train(_) | Command::Eval(_) | Command::Predict(_)
+    );
     if !has_ranks && let Err(error) = threads::bound_pool() {
         return alone(Err(Failure::NotStarted(error)));
     }
@@ -166,7 +170,7 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
         Command::Activations(args) => alone(activations::run(&args)),
         Command::Preview(args) => alone(preview::run(&args)),
         Command::Eval(args) => in_world(args.nproc(), |world| eval::run(&args, world)),
-        Command::Predict(args) => alone(predict::run(&args)),
+        Command::Predict(args) => in_world(args.nproc(), |world| predict::run(&args, world)),
         Command::Report(args) => alone(report::run(&args)),
         Command::Export(args) => alone(export::run(&args)),
         Command::LrFind(args) => alone(lr_find::run(&args)),

@@ -23,9 +23,21 @@ pub struct Ranks {
     pub size: usize,
     /// Maximum number of restarts after a failure.
     pub restarts: u16,
+    /// Whether rank 0 writes to this process's standard output itself, for output that must arrive
+    /// byte for byte.
+    pub direct_output: bool,
 }
 
 impl Ranks {
+    /// This number of ranks, whose output lines are passed on.
+    pub fn without_restarts(size: usize) -> Self {
+        Self {
+            size,
+            restarts: 0,
+            direct_output: false,
+        }
+    }
+
     /// Whether this process starts the ranks: several, or one with restarts.
     fn are_ours(self, world: &World) -> bool {
         world.launch() == Launch::Single && (self.size > 1 || self.restarts > 0)
@@ -103,10 +115,8 @@ pub fn on_ranks(
 
 /// Starts processes of this program with the same arguments, and waits for them. After a failure,
 /// restarts all of them from the last good checkpoint of the run folder.
-fn start(
-    Ranks { size, restarts }: Ranks,
-    shortage: &dyn Fn() -> Option<String>,
-) -> Result<i32, Failure> {
+fn start(ranks: Ranks, shortage: &dyn Fn() -> Option<String>) -> Result<i32, Failure> {
+    let Ranks { size, restarts, .. } = ranks;
     let mut restart = 0;
     let mut said_before = None;
     loop {
@@ -116,7 +126,8 @@ fn start(
         };
         let arguments = std::env::args_os().skip(1);
         let arguments = arguments.chain(goes_on.iter().map(OsString::from));
-        let outcome = LocalLauncher::new(size).args(arguments).run()?;
+        let launcher = LocalLauncher::new(size).args(arguments);
+        let outcome = launcher.direct_output(ranks.direct_output).run()?;
         tell(&outcome, shortage);
         if restart == restarts || !may_succeed_again(&outcome) {
             return Ok(outcome.exit_code().into());

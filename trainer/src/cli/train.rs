@@ -114,8 +114,8 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     };
     let size = world_size(args.nproc, default, world)?;
     let ranks = Ranks {
-        size,
         restarts: args.max_restarts,
+        ..Ranks::without_restarts(size)
     };
     check_readable(args.config.config.as_deref(), ranks, world)?;
     check_restarts(&args, world)?;

@@ -17,6 +17,7 @@ mod optimizer;
 pub(crate) mod paths;
 mod precision;
 pub mod reference;
+mod relocate;
 pub(crate) mod run_name;
 mod schedule;
 mod section;

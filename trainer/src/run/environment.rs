@@ -69,6 +69,9 @@ pub struct Environment {
     pub command: Vec<String>,
     /// Start time in UTC, as RFC 3339.
     pub started: String,
+    /// Absolute path of the folder where the process was started, to which relative paths of its
+    /// configuration belong. Empty in runs of earlier versions.
+    pub folder: String,
     /// Host name of each rank.
     pub hosts: Vec<String>,
     /// Name of the device.

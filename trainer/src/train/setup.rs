@@ -366,6 +366,10 @@ fn environment<T: Task>(
             .map(|argument| argument.to_string_lossy().into_owned())
             .collect(),
         started: clock::rfc3339(SystemTime::now()),
+        folder: std::env::current_dir().map_or_else(
+            |_| String::new(),
+            |folder| folder.to_string_lossy().into_owned(),
+        ),
         hosts: hosts
             .iter()
             .map(|host| String::from_utf8_lossy(host).into_owned())

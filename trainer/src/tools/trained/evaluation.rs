@@ -49,6 +49,7 @@ impl Trained {
         self.check_has_data()?;
         group::with_group(self.config(), world, |group| {
             ready()?;
+            self.check_same(group)?;
             let evaluated = self.evaluate_in(world, group);
             evaluated.map_err(|error| self.locate(error))
         })

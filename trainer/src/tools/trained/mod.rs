@@ -6,11 +6,13 @@ mod prediction;
 mod subject;
 mod weights_file;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use burn::module::Module;
 use burn::tensor::Device;
+use burn_dist::ProcessGroup;
 use burn_dist::checkpoint::{CheckpointError, Manifest, Source, list, newest_good};
 use burn_dist::parallel::load_model;
 use datasets::Dataset;
@@ -22,14 +24,16 @@ use crate::config::run_name::{CHECKPOINTS, CONFIG_FILE};
 use crate::config::{Config, ConfigError, Loaded, WeightsConfig};
 use crate::error::TrainError;
 use crate::run::dir;
+use crate::run::environment::Environment;
 use crate::run::resume::{absolute, named};
 use crate::system::compute;
+use crate::train::progress::Meta;
 use crate::train::{initial, misfit, named_weights, progress};
 use weights_file::About;
 
 pub use evaluation::TrainedEvaluation;
 pub use export::Format;
-pub use prediction::NamedGuess;
+pub use prediction::{NamedGuess, PredictOptions, PredictedImage, PredictionSink, Todo};
 pub use subject::Subject;
 
 /// Choice of a checkpoint in a run folder.
@@ -57,6 +61,8 @@ pub struct Trained {
     pub run_dir: Option<PathBuf>,
     /// Messages on the choice for the user.
     pub notes: Vec<String>,
+    /// Message on the place of the data, for commands that read it.
+    pub data_note: Option<String>,
     /// Micro-batches of a rank so far, if the checkpoint says.
     batches: Option<u64>,
     /// Images per training step over all ranks, if the checkpoint says.
@@ -110,8 +116,9 @@ impl Trained {
     ///
     /// Verifies the checksums of checkpoints.
     ///
-    /// The configuration is `config`, else that of the run folder or the one embedded in the
-    /// weights file; `sets` override its keys.
+    /// The configuration is `config`, else that of the run folder, else the one embedded in the
+    /// checkpoint or weights file; `sets` override its keys. Relative data paths of a run belong to
+    /// the folder where it was started.
     ///
     /// # Errors
     /// See [`FindError`].
@@ -148,20 +155,11 @@ impl Trained {
             let run_dir = absolute(path).ancestors().nth(2).map(Path::to_owned);
             (path.to_owned(), Vec::new(), run_dir)
         };
-        let of_run = run_dir.as_ref().map(|folder| folder.join(CONFIG_FILE));
-        let loaded = match (config, of_run.filter(|file| file.is_file())) {
-            (Some(name), _) => Loaded::load(name, sets)?,
-            (None, Some(file)) => Loaded::load_file(&file, sets)?,
-            (None, None) => {
-                return Err(FindError::Nothing {
-                    path: path.to_owned(),
-                    reason: format!(
-                        "its run folder has no {CONFIG_FILE}. Name the configuration with --config"
-                    ),
-                });
-            }
-        };
         let manifest = Manifest::read(&checkpoint)?;
+        let (loaded, data_note) = match config {
+            Some(name) => (Loaded::load(name, sets)?, None),
+            None => configuration(path, run_dir.as_deref(), &manifest, sets)?,
+        };
         Ok(Self {
             step: Some(manifest.step),
             epoch: manifest.meta["progress"]["epoch"]
@@ -175,6 +173,7 @@ impl Trained {
             path: checkpoint,
             run_dir,
             notes,
+            data_note,
             file: None,
             taken: OnceLock::new(),
             has_data: true,
@@ -189,6 +188,7 @@ impl Trained {
             epoch: 0,
             run_dir: None,
             notes: Vec::new(),
+            data_note: None,
             batches: None,
             global_batch: None,
             has_data: config.is_some() || loaded.is_written("data.name"),
@@ -259,6 +259,50 @@ impl Trained {
         }
     }
 
+    /// A text that changes with the parameters: the checksums of a checkpoint, or the size and time
+    /// of a weights file.
+    ///
+    /// # Errors
+    /// Fails if the system refuses.
+    pub fn fingerprint(&self) -> Result<String, TrainError> {
+        if self.file.is_none() {
+            let files = Manifest::read(&self.path)?.files;
+            return Ok(files.into_iter().map(|file| file.blake3).collect());
+        }
+        let found = std::fs::metadata(&self.path);
+        let found = found.map_err(|source| WeightsError::Read {
+            path: self.path.clone(),
+            source,
+        })?;
+        Ok(format!(
+            "{} {} {}",
+            found.len(),
+            found.mtime(),
+            found.mtime_nsec()
+        ))
+    }
+
+    /// Checks that all ranks found the same model. A collective call.
+    ///
+    /// A training may write checkpoints while the ranks search, and nodes may have their own files.
+    fn check_same(&self, group: &ProcessGroup) -> Result<(), TrainError> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let own = match self.step {
+            Some(step) => format!("{name}, step {step}"),
+            None => name.into_owned(),
+        };
+        let all = group.gather_bytes(own.as_bytes())?;
+        let Some(rank) = all.iter().position(|other| *other != all[0]) else {
+            return Ok(());
+        };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Err(TrainError::ModelDiffers {
+            rank,
+            theirs: text(&all[rank]),
+            ours: text(&all[0]),
+        })
+    }
+
     fn config(&self) -> &Config {
         &self.loaded.config
     }
@@ -327,6 +371,36 @@ impl<T: WithTrained> crate::config::WithModel for Load<'_, T> {
 
     fn call<M: ImageClassifier + PyTorchKeys>(self, model: M) -> Self::Output {
         self.then.call(self.values.fill(model)?)
+    }
+}
+
+/// The configuration of the checkpoint or run at `path`, and a message on the place of its data.
+///
+/// It is that of the run folder, else the one in the checkpoint.
+fn configuration(
+    path: &Path,
+    run_dir: Option<&Path>,
+    manifest: &Manifest,
+    sets: &[String],
+) -> Result<(Loaded, Option<String>), FindError> {
+    let run_dir = run_dir.filter(|folder| folder.join(CONFIG_FILE).is_file());
+    if let Some(folder) = run_dir {
+        let mut loaded = Loaded::load_file(&folder.join(CONFIG_FILE), sets)?;
+        let started = Environment::read(folder).unwrap_or_default().folder;
+        let note = match started.as_str() {
+            "" => None,
+            started => loaded.resolve_data(Path::new(started)),
+        };
+        return Ok((loaded, note));
+    }
+    match Meta::config_of(manifest) {
+        Some(text) => Ok((Loaded::of_checkpoint(path, &text, sets)?, None)),
+        None => Err(FindError::Nothing {
+            path: path.to_owned(),
+            reason: format!(
+                "its run folder has no {CONFIG_FILE}. Name the configuration with --config"
+            ),
+        }),
     }
 }
 
