@@ -28,6 +28,7 @@ mod describe;
 mod ema;
 mod error;
 mod estimate;
+mod foreign;
 mod gradients;
 mod groups;
 mod join;

@@ -175,7 +175,7 @@ impl<M: Module> Parallel<M> {
     ///
     /// No rank can go on then.
     pub fn step(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
-        self.step_on(learning_rate, 1.0, |_, _| Ok(()))
+        self.step_on(learning_rate, 1.0, |_, _| Ok(()), update_by(learning_rate))
     }
 
     /// Does a [`step`](Self::step) that first passes the gradients to `then`, before clipping.
@@ -191,12 +191,13 @@ impl<M: Module> Parallel<M> {
         learning_rate: f64,
         then: impl FnOnce(&mut Gradients<'_>) -> Result<(), ParallelError>,
     ) -> Result<StepReport, ParallelError> {
-        self.step_on(learning_rate, 1.0, |parallel, scaled| {
+        let then = |parallel: &Self, scaled| {
             then(&mut Gradients {
                 reducer: &parallel.reducer,
                 scaled,
             })
-        })
+        };
+        self.step_on(learning_rate, 1.0, then, update_by(learning_rate))
     }
 
     /// Does a [`step`](Self::step) with fewer micro-batches than usual.
@@ -210,30 +211,40 @@ impl<M: Module> Parallel<M> {
     ///
     /// As [`step`](Self::step). Also fails without a micro-batch, or if the ranks' numbers differ.
     pub fn step_early(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
-        self.agree("step_early")?;
         let (done, accumulate) = (self.micro_batches, self.options.accumulate);
-        if done == 0 {
-            let none = "step_early was called before any backward of the step";
-            return Err(BucketError::Order(none).into());
-        }
-        if done < accumulate {
-            self.reducer.begin_backward(true)?;
-            self.reducer.end_backward()?;
-        }
+        self.send_early("step_early")?;
+        let share = done as f64 / accumulate as f64;
         self.step_on(
             learning_rate,
-            done as f64 / accumulate as f64,
+            share,
             |_, _| Ok(()),
+            update_by(learning_rate),
         )
     }
 
+    /// Sends the gradients of a step with fewer micro-batches than usual, for the call `what`.
+    pub(super) fn send_early(&mut self, what: &str) -> Result<(), ParallelError> {
+        self.agree(what)?;
+        if self.micro_batches == 0 {
+            let none = "step_early was called before any backward of the step";
+            return Err(BucketError::Order(none).into());
+        }
+        if self.micro_batches < self.options.accumulate {
+            self.reducer.begin_backward(true)?;
+            self.reducer.end_backward()?;
+        }
+        Ok(())
+    }
+
     /// Steps on the gradients. Every loss has counted for 1 / accumulate, and together they make
-    /// `share`. `then` is called once the gradients are there, with the factor in them.
-    fn step_on(
+    /// `share`. `then` is called once the gradients are there, with the factor in them. `update`
+    /// gets the factor to multiply them by.
+    pub(super) fn step_on(
         &mut self,
         learning_rate: f64,
         share: f64,
         then: impl FnOnce(&Self, Option<f64>) -> Result<(), ParallelError>,
+        update: impl FnOnce(&mut Self, Option<f64>) -> Result<(), ParallelError>,
     ) -> Result<StepReport, ParallelError> {
         let begin = Instant::now();
         if !learning_rate.is_finite() {
@@ -273,7 +284,7 @@ impl<M: Module> Parallel<M> {
             Verdict::of(self.reducer.norm()?, scaled, limit)
         };
         if verdict.finite {
-            self.update(learning_rate, verdict.factor)?;
+            update(self, verdict.factor)?;
         }
         self.reducer.reset();
         self.end_step();
@@ -350,7 +361,7 @@ impl<M: Module> Parallel<M> {
         error
     }
 
-    fn check_sums(&self) -> Result<(), ParallelError> {
+    pub(super) fn check_sums(&self) -> Result<(), ParallelError> {
         match &self.sums {
             Some(sums) => tell_others(&self.group, sums.failure().map_err(ParallelError::from)),
             None => Ok(()),
@@ -364,6 +375,13 @@ impl<M: Module> Parallel<M> {
             None => Ok(()),
         }
     }
+}
+
+/// The update by the own optimizer.
+fn update_by<M: Module>(
+    learning_rate: f64,
+) -> impl FnOnce(&mut Parallel<M>, Option<f64>) -> Result<(), ParallelError> {
+    move |parallel, factor| parallel.update(learning_rate, factor)
 }
 
 #[cfg(test)]

@@ -17,10 +17,11 @@ const UNIT: &str = "unit";
 /// Weights of the current step, and the unit of all steps.
 #[derive(Debug, Default)]
 pub(super) struct Weights {
-    /// Divisor of all losses: a power of two near the weight of a micro-batch, equal on all ranks.
+    /// Divisor of all losses, near the weight of a micro-batch and equal on all ranks.
     ///
-    /// It keeps gradients in flight as small as those of a mean. Division by a power of two is
-    /// exact, so it changes no bit of the result.
+    /// It keeps gradients in flight as small as those of a mean. For losses that are sums it is a
+    /// power of two, which divides exactly and so changes no bit of the result. For losses that are
+    /// means it is the weight of a whole micro-batch, whose gradients then stay as they are.
     unit: Option<f64>,
     /// Sum of this rank's weights in the current step, if the step is weighted.
     of_step: Option<f64>,
@@ -39,6 +40,11 @@ impl Weights {
     /// This rank's weight in the current step, if the step is weighted.
     pub(super) fn of_step(&self) -> Option<f64> {
         self.of_step
+    }
+
+    /// Adds a micro-batch of this rank to the current step.
+    pub(super) fn add(&mut self, weight: f64) {
+        *self.of_step.get_or_insert(0.0) += weight;
     }
 
     pub(super) fn end_step(&mut self) {
@@ -107,24 +113,27 @@ impl<M: Module> Parallel<M> {
     /// earlier micro-batch of the step had no weight.
     pub fn backward_weighted(&mut self, loss: Tensor<1>, weight: f64) -> Result<(), ParallelError> {
         self.check_kind(true)?;
-        if !(weight.is_finite() && weight >= 0.0) {
-            let refused = ParallelError::Option {
-                option: "the weight of a micro-batch",
-                value: weight.to_string(),
-                expected: "finite and not negative",
-            };
-            return tell_others(&self.group, Err(refused));
-        }
-        let unit = match self.weights.unit {
-            Some(unit) => unit,
-            None => self.agree_on_unit(weight)?,
-        };
+        self.check_weight(weight)?;
+        let near = |largest: f64| largest.log2().round().clamp(-100.0, 100.0).exp2();
+        let unit = self.unit(weight, near)?;
         self.backward_of(loss, |loss| match unit {
             1.0 => loss,
             unit => loss.div_scalar(unit),
         })?;
-        *self.weights.of_step.get_or_insert(0.0) += weight;
+        self.weights.add(weight);
         Ok(())
+    }
+
+    pub(super) fn check_weight(&self, weight: f64) -> Result<(), ParallelError> {
+        if weight.is_finite() && weight >= 0.0 {
+            return Ok(());
+        }
+        let refused = ParallelError::Option {
+            option: "the weight of a micro-batch",
+            value: weight.to_string(),
+            expected: "finite and not negative",
+        };
+        tell_others(&self.group, Err(refused))
     }
 
     /// Refuses a micro-batch with a weight after one without, and the reverse.
@@ -137,14 +146,22 @@ impl<M: Module> Parallel<M> {
         )))
     }
 
-    /// Chooses the unit by the largest first weight of any rank. A collective call.
-    fn agree_on_unit(&mut self, weight: f64) -> Result<f64, ParallelError> {
+    /// The unit of the weights. The first time, `choose` makes it of the largest weight of any
+    /// rank, in a collective call.
+    pub(super) fn unit(
+        &mut self,
+        weight: f64,
+        choose: impl FnOnce(f64) -> f64,
+    ) -> Result<f64, ParallelError> {
+        if let Some(unit) = self.weights.unit {
+            return Ok(unit);
+        }
         let mut largest = [weight];
         self.group.all_reduce::<f64>(&mut largest, ReduceOp::Max)?;
         if largest[0] == 0.0 {
             return Ok(1.0);
         }
-        let unit = largest[0].log2().round().clamp(-100.0, 100.0).exp2();
+        let unit = choose(largest[0]);
         self.weights.unit = Some(unit);
         Ok(unit)
     }

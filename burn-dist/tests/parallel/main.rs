@@ -6,6 +6,7 @@ mod checkpoint;
 mod compression;
 mod ema;
 mod faults;
+mod foreign;
 mod frozen_part;
 mod gradients;
 mod groups;

@@ -74,6 +74,10 @@ impl Reducer {
         }
         // The bucket may still be in flight from the previous backward.
         self.arrive(state, bucket)?;
+        let gradient = match state.scale {
+            Some(scale) => gradient.mul_scalar(scale),
+            None => gradient,
+        };
         state.store.put(parameter, gradient)?;
         if let Some(mark) = state.marks.get_mut(parameter) {
             *mark = 1;

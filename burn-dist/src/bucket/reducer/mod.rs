@@ -53,6 +53,8 @@ struct State {
     missing: Vec<usize>,
     /// The next bucket to start.
     next: usize,
+    /// Factor of the gradients of this backward.
+    scale: Option<f64>,
     health: Health,
 }
 
@@ -109,6 +111,7 @@ impl Reducer {
                 complete: vec![false; parameters],
                 missing: vec![0; partition.layouts.len()],
                 next: 0,
+                scale: None,
                 health: Health::Good,
             }),
             partition,

@@ -17,7 +17,32 @@ impl Reducer {
     /// Begins a backward. The `last` one of a step sends full buckets.
     pub(crate) fn begin_backward(&self, last: bool) -> Result<(), BucketError> {
         let mut state = self.lock();
-        self.check(&mut state)?;
+        if !self.begin(&mut state, last)? {
+            return Ok(());
+        }
+        // Hooks do not report parameters that the graph does not use.
+        let unused = |parameter: &usize| self.uses[*parameter].load(Ordering::Acquire) == 0;
+        let completed = (0..self.uses.len())
+            .filter(unused)
+            .try_for_each(|parameter| self.complete(&mut state, parameter));
+        completed.map_err(|error| self.fail(&mut state, error))
+    }
+
+    /// Begins a backward before the forward pass that its graph is made in. Its gradients are
+    /// multiplied by `scale`.
+    ///
+    /// No parameter has a use yet. So unused parameters are complete only when backward ends, and
+    /// their buckets hold back later ones.
+    pub(crate) fn begin_forward(&self, last: bool, scale: Option<f64>) -> Result<(), BucketError> {
+        let mut state = self.lock();
+        self.begin(&mut state, last)?;
+        state.scale = scale;
+        Ok(())
+    }
+
+    /// Enters the phase of a backward. Returns whether it sends buckets.
+    fn begin(&self, state: &mut State, last: bool) -> Result<bool, BucketError> {
+        self.check(state)?;
         match state.phase {
             Phase::Waiting => {}
             Phase::Accumulating | Phase::Sending { .. } => {
@@ -33,25 +58,21 @@ impl Reducer {
         }
         if !last && self.partition.keep != KeptGradients::Sharded {
             state.phase = Phase::Accumulating;
-            return Ok(());
+            return Ok(false);
         }
         state.phase = Phase::Sending { last };
         state.next = 0;
         state.complete.fill(false);
         let layouts = self.partition.layouts.iter();
         state.missing = layouts.map(|layout| layout.slots.len()).collect();
-        // Hooks do not report parameters that the graph does not use.
-        let unused = |parameter: &usize| self.uses[*parameter].load(Ordering::Acquire) == 0;
-        let completed = (0..self.uses.len())
-            .filter(unused)
-            .try_for_each(|parameter| self.complete(&mut state, parameter));
-        completed.map_err(|error| self.fail(&mut state, error))
+        Ok(true)
     }
 
     /// Ends a backward.
     pub(crate) fn end_backward(&self) -> Result<(), BucketError> {
         let mut state = self.lock();
         self.check(&mut state)?;
+        state.scale = None;
         let Phase::Sending { last } = state.phase else {
             state.phase = Phase::Waiting;
             return Ok(());
