@@ -2,3 +2,4 @@
 //! that they use.
 #![cfg_attr(doctest, doc = include_str!("../../README.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../docs/library.md"))]
+#![cfg_attr(doctest, doc = include_str!("../../docs/learner.md"))]
