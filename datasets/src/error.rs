@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use loader::pipeline::Failure;
+
 use crate::area::Area;
 
 /// Implements `Debug` of error types as their `Display`, because `fn main() -> Result` prints it.
@@ -457,55 +459,11 @@ fn also_in(sub_folder: &Option<&'static str>) -> String {
     sub_folder.map_or(String::new(), |name| format!(", here or in {name}"))
 }
 
-/// The reason why samples cannot be divided as requested.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SamplerError {
-    /// A size is zero.
-    #[error("{what} is 0; it must be at least 1")]
-    Zero {
-        /// The size.
-        what: &'static str,
-    },
-
-    /// The rank does not exist.
-    #[error("rank {rank} does not exist in a world of {size} (ranks count from 0)")]
-    Rank {
-        /// The rank.
-        rank: usize,
-        /// The world size.
-        size: usize,
-    },
-
-    /// The global batch cannot be divided into micro-batches on all ranks.
-    #[error(
-        "a global batch of {global_batch} does not divide into micro-batches of {micro_batch} on \
-         {size} ranks. Use a multiple of {}, such as {}",
-        micro_batch.saturating_mul(*size), nearest_multiple(*global_batch, micro_batch.saturating_mul(*size))
-    )]
-    Divide {
-        /// The global batch.
-        global_batch: usize,
-        /// The micro-batch.
-        micro_batch: usize,
-        /// The world size.
-        size: usize,
-    },
-
-    /// The data set has fewer samples than a global batch.
-    #[error(
-        "the data set has {len} samples, fewer than one global batch of {global_batch}. Use a \
-         smaller batch"
-    )]
-    TooFew {
-        /// Number of samples in the data set.
-        len: usize,
-        /// The global batch.
-        global_batch: usize,
-    },
-}
-
-fn nearest_multiple(value: usize, of: usize) -> usize {
-    let down = value.checked_div(of).unwrap_or(0).max(1);
-    of.saturating_mul(down)
+impl From<Failure> for DatasetError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Spawn(source) => DatasetError::Spawn { source },
+            Failure::Panic { position, message } => DatasetError::Panic { position, message },
+        }
+    }
 }

@@ -60,22 +60,21 @@ mod lock;
 mod mapping;
 mod mnist;
 mod random;
-mod sampler;
 mod unique;
 mod unpack;
 
+pub use crate::loader::{Batch, BatchIter, BatchPlan, Loader, Mixed, Move, Plans};
+pub use ::loader::{Epoch, EvalSampler, SamplerError, TrainSampler};
 pub use area::Area;
 pub use augment::{Augment, ParseAugmentError};
 pub use cifar::{Cifar10, Cifar100, Cifar100Labels};
 pub use digits::Digits;
 pub use download::{Downloader, Form, RemoteFile};
-pub use error::{DatasetError, SamplerError};
+pub use error::DatasetError;
 pub use fashion_mnist::FashionMnist;
 pub use generated::Generated;
 pub use image_folder::{Check, Color, ImageFolder, ImageFolderOptions, image_files, read_image};
-pub use loader::{Batch, BatchIter, BatchPlan, Loader, Mixed, Move, Plans};
 pub use mnist::Mnist;
-pub use sampler::{Epoch, EvalSampler, TrainSampler};
 
 /// A set of labelled images of one size, which any thread may read in any order.
 pub trait Dataset: Send + Sync {

@@ -100,9 +100,6 @@ enum Frame {
     Resized(ResizedCrop),
 }
 
-/// Lowest bit of the copy's number in a key, above those of the image's index.
-const COPY: u32 = 56;
-
 /// The key of everything random in an image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key {
@@ -111,14 +108,12 @@ pub(crate) struct Key {
     /// Index of the image in the data set.
     pub(crate) index: usize,
     /// Number of its copy in this epoch, from 0.
-    pub(crate) copy: u8,
+    pub(crate) copy: u32,
 }
 
 impl Key {
     fn stream(&self, purpose: Purpose) -> Stream {
-        let copy = u64::from(self.copy) << COPY;
-        let image = self.index as u64 ^ copy;
-        Stream::new(purpose, self.seed, self.epoch as u64, image)
+        Stream::of_sample(purpose, self.seed, self.epoch, self.index, self.copy)
     }
 }
 

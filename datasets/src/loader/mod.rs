@@ -1,27 +1,17 @@
-//! Turns an epoch's indices into batches: worker threads read, augment and normalise ahead.
-//!
-//! Worker `w` of `n` makes the batches `w, w + n, w + 2n, ..` and sends them through its own
-//! bounded channel; the iterator takes from the channels in turn. So the order needs no
-//! bookkeeping, the number of batches in memory is bounded, and neither order nor content depends
-//! on the number of workers.
+//! Turns an epoch's indices into batches of images: workers read, augment and normalise ahead.
 
 mod plan;
 mod sample;
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
+
+use loader::pipeline::{Maker, Pipeline, Spare, Stop};
 
 use crate::augment::{Augment, Normalizer};
 use crate::{Dataset, DatasetError, Epoch, ImageShape};
 pub use plan::{BatchPlan, Move, Plans};
 use sample::{Samples, Scratch};
-
-/// Largest number of batches kept for reuse; more would hold unused memory.
-const MAX_SPARE: usize = 16;
 
 /// Images and labels of one micro-batch.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -60,7 +50,7 @@ pub struct Loader {
     prefetch: usize,
     augment: Augment,
     seed: u64,
-    spare: Arc<Mutex<Vec<Batch>>>,
+    spare: Spare<Batch>,
 }
 
 impl Loader {
@@ -77,7 +67,7 @@ impl Loader {
             prefetch: 2,
             augment: Augment::none(),
             seed: 0,
-            spare: Arc::default(),
+            spare: Spare::default(),
         })
     }
 
@@ -105,7 +95,7 @@ impl Loader {
     /// The batches of `epoch`, in order. Threads start here and end with the iterator.
     pub fn iter(&self, epoch: Epoch) -> BatchIter {
         let count = epoch.batches();
-        let job = Arc::new(Job {
+        let job = Job {
             samples: Samples {
                 dataset: Arc::clone(&self.dataset),
                 normalizer: self.normalizer.clone(),
@@ -114,20 +104,14 @@ impl Loader {
                 epoch: epoch.number(),
             },
             epoch,
-            spare: Arc::clone(&self.spare),
-            stopped: AtomicBool::new(false),
-        });
-        let mut batches = BatchIter {
-            job,
-            count,
-            position: 0,
-            failure: None,
-            scratch: Scratch::default(),
-            receivers: Vec::new(),
-            threads: Vec::new(),
+            spare: self.spare.clone(),
         };
-        batches.start(self.workers.min(count), self.prefetch);
-        batches
+        BatchIter(Pipeline::start(
+            job,
+            Some(count),
+            self.workers,
+            self.prefetch,
+        ))
     }
 }
 
@@ -146,68 +130,13 @@ impl fmt::Debug for Loader {
 ///
 /// The first error ends it: it comes in its batch's place, and nothing after it. Dropping the
 /// iterator stops the workers after their current image, and waits for that.
-pub struct BatchIter {
-    job: Arc<Job>,
-    count: usize,
-    position: usize,
-    /// An error from before the first batch.
-    failure: Option<DatasetError>,
-    scratch: Scratch,
-    /// One per worker; empty if `next` does the work.
-    receivers: Vec<Receiver<Result<Batch, DatasetError>>>,
-    threads: Vec<JoinHandle<()>>,
-}
+#[derive(Debug)]
+pub struct BatchIter(Pipeline<Job>);
 
 impl BatchIter {
     /// Returns a batch so that its memory can be reused. Optional.
     pub fn recycle(&self, batch: Batch) {
-        self.job.recycle(batch);
-    }
-
-    fn start(&mut self, workers: usize, prefetch: usize) {
-        for worker in 0..workers {
-            // The batch that waits in `send` counts too.
-            let (sender, receiver) = sync_channel(prefetch - 1);
-            let (job, count) = (Arc::clone(&self.job), self.count);
-            let started = thread::Builder::new()
-                .name(format!("loader-{worker}"))
-                .spawn(move || job.work((worker..count).step_by(workers), &sender));
-            match started {
-                Ok(thread) => self.threads.push(thread),
-                Err(source) => {
-                    self.failure = Some(DatasetError::Spawn { source });
-                    return;
-                }
-            }
-            self.receivers.push(receiver);
-        }
-    }
-
-    fn take(&mut self) -> Result<Batch, DatasetError> {
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
-        }
-        if self.receivers.is_empty() {
-            return self.job.make(self.position, &mut self.scratch);
-        }
-        let worker = self.position % self.receivers.len();
-        let received = self.receivers.get(worker).map(Receiver::recv);
-        match received {
-            Some(Ok(result)) => result,
-            _ => Err(DatasetError::Panic {
-                position: self.position,
-                message: "a loader thread ended unexpectedly".into(),
-            }),
-        }
-    }
-
-    fn stop(&mut self) {
-        self.job.stopped.store(true, Ordering::Relaxed);
-        self.receivers.clear();
-        for thread in self.threads.drain(..) {
-            // Its panics were caught and returned as errors.
-            let _ = thread.join();
-        }
+        self.0.maker().spare.give(batch);
     }
 }
 
@@ -215,87 +144,41 @@ impl Iterator for BatchIter {
     type Item = Result<Batch, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.position == self.count {
-            return None;
-        }
-        let result = self.take();
-        self.position += 1;
-        if result.is_err() {
-            self.position = self.count;
-            self.stop();
-        }
-        Some(result)
+        self.0.next()
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let remaining = self.count - self.position;
-        // An error may end the iterator early.
-        (remaining.min(1), Some(remaining))
+        self.0.size_hint()
     }
 }
 
 impl std::iter::FusedIterator for BatchIter {}
 
-impl Drop for BatchIter {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-impl fmt::Debug for BatchIter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchIter")
-            .field("position", &self.position)
-            .field("count", &self.count)
-            .field("workers", &self.threads.len())
-            .finish_non_exhaustive()
-    }
-}
-
 /// State that workers share.
 struct Job {
     samples: Samples,
     epoch: Epoch,
-    spare: Arc<Mutex<Vec<Batch>>>,
-    stopped: AtomicBool,
+    spare: Spare<Batch>,
 }
 
-impl Job {
-    /// Runs a worker.
-    fn work(
+impl Maker for Job {
+    type Batch = Batch;
+    type Error = DatasetError;
+    type Scratch = Scratch;
+
+    fn make(
         &self,
-        positions: impl Iterator<Item = usize>,
-        sender: &SyncSender<Result<Batch, DatasetError>>,
-    ) {
-        let mut scratch = Scratch::default();
-        for position in positions {
-            let result = self.make(position, &mut scratch);
-            let failed = result.is_err();
-            if sender.send(result).is_err() || failed {
-                return;
-            }
-        }
-    }
-
-    /// Makes the batch at `position`; a panic of the data set becomes an error.
-    fn make(&self, position: usize, scratch: &mut Scratch) -> Result<Batch, DatasetError> {
-        // Not contained: this panic is a bug, and a panic hook may end the process.
-        catch_unwind(AssertUnwindSafe(|| self.fill(position, scratch))).unwrap_or_else(|panic| {
-            Err(DatasetError::Panic {
-                position,
-                message: contained::message(&*panic).to_owned(),
-            })
-        })
-    }
-
-    fn fill(&self, position: usize, scratch: &mut Scratch) -> Result<Batch, DatasetError> {
+        position: usize,
+        scratch: &mut Scratch,
+        stop: &Stop,
+    ) -> Result<Option<Batch>, DatasetError> {
         let indices = self.epoch.get(position).unwrap_or_default();
         let shape = self.samples.shape();
         let mut batch = self.empty_batch(indices.len(), shape)?;
         let images = batch.images.chunks_exact_mut(shape.len().max(1));
         let copies = self.epoch.copies(position);
         for (place, (&index, image)) in indices.iter().zip(images).enumerate() {
-            if self.stopped.load(Ordering::Relaxed) {
+            if stop.is_set() {
                 break; // Nobody will see this batch.
             }
             let label = self.samples.make(
@@ -310,12 +193,14 @@ impl Job {
             }
         }
         batch.indices.extend_from_slice(indices);
-        Ok(batch)
+        Ok(Some(batch))
     }
+}
 
+impl Job {
     /// A batch with room for `images` images, in memory of an earlier one if possible.
     fn empty_batch(&self, images: usize, shape: ImageShape) -> Result<Batch, DatasetError> {
-        let mut batch = self.spare().pop().unwrap_or_default();
+        let mut batch = self.spare.take().unwrap_or_default();
         batch.labels.clear();
         batch.indices.clear();
         batch.shape = shape;
@@ -334,16 +219,5 @@ impl Job {
         batch.images.try_reserve_exact(missing).map_err(memory)?;
         batch.images.resize(len, 0.0);
         Ok(batch)
-    }
-
-    fn recycle(&self, batch: Batch) {
-        let mut spare = self.spare();
-        if spare.len() < MAX_SPARE {
-            spare.push(batch);
-        }
-    }
-
-    fn spare(&self) -> std::sync::MutexGuard<'_, Vec<Batch>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

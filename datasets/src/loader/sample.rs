@@ -48,7 +48,7 @@ impl Samples {
     /// Writes a copy of image `index` to `out`, which has the length of an image.
     pub(super) fn make(
         &self,
-        (index, copy): (usize, u8),
+        (index, copy): (usize, u32),
         scratch: &mut Scratch,
         out: &mut [f32],
     ) -> Result<Label, DatasetError> {
@@ -75,7 +75,7 @@ impl Samples {
     /// Writes image `index` to `out` before mixing; returns its label.
     fn alone(
         &self,
-        (index, copy): (usize, u8),
+        (index, copy): (usize, u32),
         pixels: &mut Pixels,
         out: &mut [f32],
     ) -> Result<i32, DatasetError> {
@@ -95,7 +95,7 @@ impl Samples {
             })
     }
 
-    fn key(&self, index: usize, copy: u8) -> Option<Key> {
+    fn key(&self, index: usize, copy: u32) -> Option<Key> {
         Some(Key {
             copy,
             seed: self.seed,

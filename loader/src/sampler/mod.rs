@@ -5,180 +5,15 @@
 //! with 1 and with n ranks see the same global batches, and a run can resume at any step without
 //! replaying earlier ones.
 
+mod eval;
+mod order;
+mod train;
+mod weights;
+
 use crate::SamplerError;
-use crate::random::{Purpose, Stream};
-
-/// Divides an epoch of training over ranks; an incomplete last global batch is dropped.
-#[derive(Debug, Clone)]
-pub struct TrainSampler {
-    len: usize,
-    global_batch: usize,
-    micro_batch: usize,
-    rank: usize,
-    size: usize,
-    seed: u64,
-    shuffled: bool,
-    repeat: usize,
-}
-
-impl TrainSampler {
-    /// Creates a sampler of `len` samples for `rank` of `size` ranks, shuffled by `seed` and epoch.
-    ///
-    /// A step has `global_batch` samples. One forward and backward pass on one rank has
-    /// `micro_batch` samples; `global_batch / (micro_batch * size)` micro-batches are accumulated.
-    ///
-    /// # Errors
-    /// [`SamplerError`] if a size is 0, `rank` is not below `size`, `global_batch` is not a
-    /// multiple of `micro_batch * size`, or `len` is below `global_batch`.
-    pub fn new(
-        len: usize,
-        global_batch: usize,
-        micro_batch: usize,
-        rank: usize,
-        size: usize,
-        seed: u64,
-    ) -> Result<Self, SamplerError> {
-        check_rank(rank, size)?;
-        check_positive("the global batch", global_batch)?;
-        check_positive("the micro-batch", micro_batch)?;
-        let divides = micro_batch
-            .checked_mul(size)
-            .is_some_and(|part| global_batch.is_multiple_of(part));
-        if !divides {
-            return Err(SamplerError::Divide {
-                global_batch,
-                micro_batch,
-                size,
-            });
-        }
-        if len < global_batch {
-            return Err(SamplerError::TooFew { len, global_batch });
-        }
-        Ok(TrainSampler {
-            len,
-            global_batch,
-            micro_batch,
-            rank,
-            size,
-            seed,
-            shuffled: true,
-            repeat: 1,
-        })
-    }
-
-    /// Takes the samples in the data set's own order in every epoch.
-    pub fn sequential(mut self) -> Self {
-        self.shuffled = false;
-        self
-    }
-
-    /// Repeats every sample of a global batch `times` times, at most 256, one copy after the other.
-    ///
-    /// A [`Loader`](crate::Loader) augments each copy differently. An epoch keeps its number of
-    /// steps, so it has only one `times`-th of the samples. Hoffer et al. 2019,
-    /// <https://arxiv.org/abs/1901.09335>.
-    pub fn repeat(mut self, times: usize) -> Self {
-        self.repeat = times.clamp(1, 256);
-        self
-    }
-
-    /// Number of micro-batches per step on each rank.
-    pub fn accumulate(&self) -> usize {
-        self.global_batch / self.micro_batch / self.size
-    }
-
-    /// Number of steps in one epoch.
-    pub fn steps_per_epoch(&self) -> usize {
-        self.len / self.global_batch
-    }
-
-    /// The samples of this rank in epoch `number`.
-    pub fn epoch(&self, number: usize) -> Epoch {
-        let order: Vec<usize> = if self.shuffled {
-            permutation(self.len, self.seed, number)
-        } else {
-            (0..self.len).collect()
-        };
-        let slice = self.global_batch / self.size;
-        let copies = order
-            .iter()
-            .flat_map(|&index| (0..self.repeat).map(move |copy| (index, copy as u8)));
-        let order: Vec<(usize, u8)> = copies.take(self.len).collect();
-        let (indices, mut copies): (Vec<usize>, Vec<u8>) = order
-            .chunks_exact(self.global_batch)
-            .filter_map(|global| global.chunks_exact(slice).nth(self.rank))
-            .flatten()
-            .copied()
-            .unzip();
-        if self.repeat == 1 {
-            copies = Vec::new();
-        }
-        Epoch {
-            number: Some(number),
-            indices,
-            copies,
-            batch: self.micro_batch,
-            per_step: self.accumulate(),
-            start: 0,
-        }
-    }
-}
-
-/// Gives every sample to exactly one rank, in the data set's own order; drops nothing.
-///
-/// Rank `r` takes the `r`-th of `size` contiguous parts whose lengths differ by at most one, so a
-/// rank may have fewer batches than another, or none.
-#[derive(Debug, Clone)]
-pub struct EvalSampler {
-    len: usize,
-    batch: usize,
-    rank: usize,
-    size: usize,
-    /// Largest number of batches of each rank.
-    limit: usize,
-}
-
-impl EvalSampler {
-    /// Creates a sampler of `len` samples in batches of `batch` for `rank` of `size` ranks.
-    ///
-    /// The last batch of a rank may be smaller.
-    ///
-    /// # Errors
-    /// [`SamplerError`] if `batch` or `size` is 0 or `rank` is not below `size`.
-    pub fn new(len: usize, batch: usize, rank: usize, size: usize) -> Result<Self, SamplerError> {
-        check_rank(rank, size)?;
-        check_positive("the evaluation batch", batch)?;
-        Ok(EvalSampler {
-            len,
-            batch,
-            rank,
-            size,
-            limit: usize::MAX,
-        })
-    }
-
-    /// Evaluates only the first `batches` batches of each rank's part, for a quick look.
-    pub fn limit(mut self, batches: usize) -> Self {
-        self.limit = batches;
-        self
-    }
-
-    /// This rank's part of the evaluation. A [`Loader`](crate::Loader) never augments it.
-    pub fn epoch(&self) -> Epoch {
-        let (each, more) = (self.len / self.size, self.len % self.size);
-        let start = self.rank * each + self.rank.min(more);
-        let most = self.limit.saturating_mul(self.batch);
-        let end = start + (each + usize::from(self.rank < more)).min(most);
-        Epoch {
-            number: None,
-            indices: (start..end).collect(),
-            copies: Vec::new(),
-            batch: self.batch,
-            per_step: 1,
-            start: 0,
-        }
-    }
-}
+pub use eval::EvalSampler;
+pub use train::TrainSampler;
+pub use weights::{class_weights, sample_weights};
 
 /// One rank's batches of an epoch, as indices into the data set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,7 +21,7 @@ pub struct Epoch {
     number: Option<usize>,
     indices: Vec<usize>,
     /// Number of the copy of each sample; empty without copies.
-    copies: Vec<u8>,
+    copies: Vec<u32>,
     batch: usize,
     per_step: usize,
     start: usize,
@@ -236,7 +71,7 @@ impl Epoch {
     /// Numbers of the copies, from 0, of the samples in the micro-batch at `position`.
     ///
     /// Empty if no sample is repeated.
-    pub fn copies(&self, position: usize) -> &[u8] {
+    pub fn copies(&self, position: usize) -> &[u32] {
         let remaining = self.copies.get(self.start..).unwrap_or_default();
         let start = position.saturating_mul(self.batch);
         let end = start.saturating_add(self.batch).min(remaining.len());
@@ -253,19 +88,7 @@ impl Epoch {
     }
 }
 
-/// A permutation of `0..len` (Fisher and Yates). It is part of the run's contract and must not
-/// change, or resumed runs would see samples twice.
-fn permutation(len: usize, seed: u64, epoch: usize) -> Vec<usize> {
-    let mut stream = Stream::new(Purpose::Shuffle, seed, epoch as u64, 0);
-    let mut order: Vec<usize> = (0..len).collect();
-    for last in (1..len).rev() {
-        let other = stream.below(last as u64 + 1) as usize;
-        order.swap(last, other);
-    }
-    order
-}
-
-fn check_rank(rank: usize, size: usize) -> Result<(), SamplerError> {
+pub(crate) fn check_rank(rank: usize, size: usize) -> Result<(), SamplerError> {
     check_positive("the world size", size)?;
     if rank >= size {
         return Err(SamplerError::Rank { rank, size });
@@ -273,7 +96,7 @@ fn check_rank(rank: usize, size: usize) -> Result<(), SamplerError> {
     Ok(())
 }
 
-fn check_positive(what: &'static str, value: usize) -> Result<(), SamplerError> {
+pub(crate) fn check_positive(what: &'static str, value: usize) -> Result<(), SamplerError> {
     if value == 0 {
         return Err(SamplerError::Zero { what });
     }
@@ -282,14 +105,16 @@ fn check_positive(what: &'static str, value: usize) -> Result<(), SamplerError> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+
+    use super::order::permutation;
+    use super::*;
 
     #[test]
     fn the_shuffle_never_changes() {
         assert_eq!(permutation(10, 42, 0), [3, 6, 5, 2, 0, 1, 8, 4, 7, 9]);
         assert_eq!(permutation(10, 42, 1), [1, 0, 2, 5, 8, 3, 7, 9, 4, 6]);
-        assert_eq!(permutation(0, 42, 0), []);
+        assert!(permutation(0, 42, 0).is_empty());
         assert_eq!(permutation(1, 42, 0), [0]);
     }
 
@@ -361,6 +186,72 @@ mod tests {
         assert!(sampler(0, 1).repeat(1).epoch(0).copies(0).is_empty());
     }
 
+    /// Global batches of a sampler, joined over all ranks.
+    fn joined(samplers: &[TrainSampler], epoch: usize) -> Vec<Vec<(usize, u32)>> {
+        let epochs: Vec<Epoch> = samplers
+            .iter()
+            .map(|sampler| sampler.epoch(epoch))
+            .collect();
+        let per_step = samplers[0].accumulate();
+        let of_step = |step| {
+            let batches = epochs.iter().flat_map(|epoch| {
+                (step * per_step..(step + 1) * per_step).flat_map(|position| {
+                    let indices = epoch.get(position).unwrap().iter().copied();
+                    let copies = epoch.copies(position).iter().copied();
+                    indices.zip(copies.chain(std::iter::repeat(0)))
+                })
+            });
+            batches.collect()
+        };
+        (0..epochs[0].steps()).map(of_step).collect()
+    }
+
+    #[test]
+    fn micro_batches_group_similar_lengths() {
+        let lengths: Vec<usize> = (0..64).map(|index| index * 7 % 64).collect();
+        let sampler = |rank| {
+            let plain = TrainSampler::new(64, 32, 4, rank, 2, 5).unwrap();
+            plain.group_by_length(&lengths).unwrap()
+        };
+        let epochs = [sampler(0).epoch(0), sampler(1).epoch(0)];
+        let of =
+            |indices: &[usize]| -> Vec<usize> { indices.iter().map(|&i| lengths[i]).collect() };
+        for step in 0..2 {
+            let mut longest = 0;
+            for part in 0..4 {
+                // In turn: rank 0, rank 1, rank 0, and longer every time.
+                for epoch in &epochs {
+                    let batch = of(epoch.get(4 * step + part).unwrap());
+                    assert!(batch.iter().all(|&length| length >= longest), "{batch:?}");
+                    longest = batch.iter().copied().max().unwrap();
+                }
+            }
+        }
+        let error = TrainSampler::new(64, 32, 4, 0, 2, 5)
+            .unwrap()
+            .group_by_length(&lengths[1..])
+            .unwrap_err();
+        assert_eq!(error, SamplerError::Lengths { given: 63, len: 64 });
+    }
+
+    #[test]
+    fn copies_of_repeated_draws_are_counted_over_all_ranks() {
+        let sampler = |rank, size| {
+            let plain = TrainSampler::new(24, 8, 2, rank, size, 3)
+                .unwrap()
+                .repeat(2);
+            plain.weighted(&[1.0, 2.0]).unwrap()
+        };
+        let alone = joined(&[sampler(0, 1)], 1);
+        let mut all: Vec<(usize, u32)> = alone.iter().flatten().copied().collect();
+        all.sort_unstable();
+        let ones = all.iter().filter(|(index, _)| *index == 1).count();
+        let expected = (0..24 - ones as u32).map(|copy| (0, copy));
+        let expected = expected.chain((0..ones as u32).map(|copy| (1, copy)));
+        assert!(all.iter().copied().eq(expected), "{all:?}");
+        assert_eq!(joined(&[sampler(0, 2), sampler(1, 2)], 1), alone);
+    }
+
     #[test]
     fn resuming_behind_the_end_leaves_nothing() {
         let sampler = TrainSampler::new(10, 4, 2, 0, 1, 0).unwrap();
@@ -425,6 +316,36 @@ mod tests {
             prop_assert_eq!(rest.iter().collect::<Vec<_>>(), expected);
             prop_assert_eq!(rest.steps(), whole.steps().saturating_sub(step));
             prop_assert_eq!(rest.iter().len(), rest.batches());
+        }
+
+        #[test]
+        fn weighted_and_grouped_ranks_share_the_global_batches_of_one_rank(
+            (len, micro, accumulate, size, seed, epoch) in training(),
+            items in 1usize..20,
+            step in 0usize..40,
+        ) {
+            let global = micro * accumulate * size;
+            let weights: Vec<f64> = (1..=items).map(|weight| weight as f64).collect();
+            let lengths: Vec<usize> = (0..items).map(|index| index * 7919 % 13).collect();
+            let new = |rank, size, micro| {
+                let plain = TrainSampler::new(len, global, micro, rank, size, seed).unwrap();
+                plain.weighted(&weights).unwrap()
+            };
+            let alone = joined(&[new(0, 1, global)], epoch);
+            let ranks: Vec<_> = (0..size).map(|rank| new(rank, size, micro)).collect();
+            prop_assert_eq!(&joined(&ranks, epoch), &alone);
+            let grouped: Vec<_> = ranks
+                .iter()
+                .map(|sampler| sampler.clone().group_by_length(&lengths).unwrap())
+                .collect();
+            for (mut grouped, mut plain) in joined(&grouped, epoch).into_iter().zip(alone) {
+                grouped.sort_unstable();
+                plain.sort_unstable();
+                prop_assert_eq!(grouped, plain);
+            }
+            let (whole, rest) = (grouped[0].epoch(epoch), grouped[0].epoch(epoch).from_step(step));
+            let expected: Vec<&[usize]> = whole.iter().skip(step * accumulate).collect();
+            prop_assert_eq!(rest.iter().collect::<Vec<_>>(), expected);
         }
 
         #[test]
