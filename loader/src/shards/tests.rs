@@ -341,6 +341,24 @@ fn dropping_the_iterator_stops_the_workers() {
 }
 
 #[test]
+fn a_worker_that_waits_for_its_turn_stops_too() {
+    within(20, || {
+        // Worker 1 has made batch 1, and waits until worker 0 has read batch 2.
+        let decode = |sample: usize, _: &mut _| {
+            let slow = if sample == 0 { 300 } else { 0 };
+            std::thread::sleep(Duration::from_millis(slow));
+            Ok::<_, Infallible>(sample)
+        };
+        let loader = ShardLoader::new(numbers(&[100]), decode, Ok::<_, Infallible>);
+        let batches = loader
+            .workers(2)
+            .iter(ShardSampler::new(2, 0, 1).unwrap().epoch(0));
+        std::thread::sleep(Duration::from_millis(100));
+        drop(batches);
+    });
+}
+
+#[test]
 fn impossible_divisions_are_refused() {
     let zero = ShardSampler::new(0, 0, 1).unwrap_err();
     assert!(matches!(zero, SamplerError::Zero { .. }));
