@@ -35,7 +35,8 @@ use crate::sampler::Epoch;
 /// let loader = Loader::new(texts, move |items| padding.pad(&items))
 ///     .workers(2)
 ///     .augment(42, |mut text: Vec<u8>, random| {
-///         text.rotate_left(random.below(text.len() as u64) as usize);
+///         let start = random.below(text.len() as u64) as usize;
+///         text.rotate_left(start);
 ///         text
 ///     });
 ///
