@@ -9,7 +9,8 @@
 //!    or [`Shards`] of your own.
 //!
 //! Order and random numbers depend on seed, epoch and sample only. So an epoch is the same for any
-//! number of workers, and a run can resume at any step.
+//! number of workers, and a run can resume at any step. A global batch of a [`TrainSampler`] is the
+//! same for any number of ranks, too; the order of shards depends on it.
 //!
 //! ```
 //! use burn_dataset::InMemDataset;

@@ -25,7 +25,8 @@ pub enum Division {
 /// Chooses the samples of a rank in an epoch of shards, and their order.
 ///
 /// Without [`shuffle`](Self::shuffle), shards and samples come in their own order. Every sample
-/// reaches exactly one rank, once per epoch.
+/// reaches exactly one rank, once per epoch. Batches depend on the number of ranks, so a resume
+/// needs the same number.
 #[derive(Debug, Clone)]
 pub struct ShardSampler {
     batch: usize,

@@ -4,6 +4,7 @@ use std::fmt;
 
 use burn_dataset::Dataset;
 
+use super::input::HEADERS;
 use super::reader::TarReader;
 use super::{TarError, TarSample, TarShards};
 
@@ -45,7 +46,7 @@ impl TarDataset {
     pub(super) fn new(shards: TarShards) -> Result<Self, TarError> {
         let mut places = Vec::new();
         for (shard, path) in shards.paths.iter().enumerate() {
-            let mut reader = TarReader::open(path, shards.max_sample)?;
+            let mut reader = TarReader::open(path, shards.max_sample, HEADERS)?;
             if reader.is_compressed() {
                 let path = path.clone();
                 return Err(TarError::Compressed { path });

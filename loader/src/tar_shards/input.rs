@@ -6,8 +6,10 @@ use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 
-/// Bytes read from the system at once.
-const BUFFER: usize = 1 << 18;
+/// Bytes read from the system at once, for contents.
+pub(super) const CONTENTS: usize = 1 << 18;
+/// Bytes read from the system at once if contents are skipped.
+pub(super) const HEADERS: usize = 1 << 12;
 
 /// Bytes after the end of an archive that are read for the checksum of gzip.
 const MAX_PADDING: u64 = 1 << 20;
@@ -19,8 +21,8 @@ pub(super) enum Input {
 }
 
 impl Input {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut reader = BufReader::with_capacity(BUFFER, File::open(path)?);
+    pub(super) fn open(path: &Path, buffer: usize) -> io::Result<Self> {
+        let mut reader = BufReader::with_capacity(buffer, File::open(path)?);
         if reader.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
             return Ok(Input::Gzip(Box::new(MultiGzDecoder::new(reader))));
         }
@@ -33,7 +35,9 @@ impl Input {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(start))?;
         let len = end.saturating_sub(start);
-        let capacity = usize::try_from(len).unwrap_or(BUFFER).clamp(512, BUFFER);
+        let capacity = usize::try_from(len)
+            .unwrap_or(CONTENTS)
+            .clamp(512, CONTENTS);
         Ok(Input::Plain(BufReader::with_capacity(capacity, file), len))
     }
 

@@ -14,6 +14,7 @@ use crate::error::BoxError;
 use crate::shards::{ShardReader, Shards};
 pub use error::TarError;
 pub use index::TarDataset;
+use input::CONTENTS;
 use reader::TarReader;
 pub use sample::TarSample;
 
@@ -107,7 +108,7 @@ impl Shards for TarShards {
 
     fn open(&self, shard: usize) -> Result<Box<dyn ShardReader<Item = TarSample>>, BoxError> {
         let path = self.paths.get(shard).ok_or("no such shard")?;
-        Ok(Box::new(TarReader::open(path, self.max_sample)?))
+        Ok(Box::new(TarReader::open(path, self.max_sample, CONTENTS)?))
     }
 }
 

@@ -50,8 +50,8 @@ pub(super) struct Place {
 }
 
 impl TarReader {
-    pub(super) fn open(path: &Path, max_sample: u64) -> Result<Self, TarError> {
-        let input = Input::open(path).map_err(|source| cannot("open", path, source))?;
+    pub(super) fn open(path: &Path, max_sample: u64, buffer: usize) -> Result<Self, TarError> {
+        let input = Input::open(path, buffer).map_err(|source| cannot("open", path, source))?;
         Ok(Self::new(path, input, 0, max_sample))
     }
 

@@ -60,13 +60,13 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 /// All samples of a file.
 fn read_all(path: &Path, limit: u64) -> Result<Vec<TarSample>, TarError> {
-    let mut reader = TarReader::open(path, limit)?;
+    let mut reader = TarReader::open(path, limit, CONTENTS)?;
     let mut samples = Vec::new();
     while let Some(place) = reader.sample(true)? {
         samples.push(place.sample);
     }
     // The offsets of skipped samples are the same.
-    let mut skipping = TarReader::open(path, limit)?;
+    let mut skipping = TarReader::open(path, limit, input::HEADERS)?;
     let mut skipped = 0;
     while skipping.sample(false)?.is_some() {
         skipped += 1;
