@@ -20,10 +20,8 @@ pub struct GroupConfig {
     #[serde(default = "one")]
     pub lr_factor: f64,
     /// The group's weight decay, on norms and biases too. Default that of `[optimizer]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
     /// The group's momentum, for `sgd`. Default that of `[optimizer]`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub momentum: Option<f64>,
 }
 

@@ -57,7 +57,6 @@ keys! {
     /// continues with the parameters.
     EmaConfig {
         /// Decay of the average, in [0, 1), for example 0.9999. Default: no average.
-        #[serde(skip_serializing_if = "Option::is_none")]
         decay: Option<f64> = None,
         /// Whether the decay starts lower, to forget the random initial parameters: `min(decay, (1
         /// + t) / (10 + t))` after `t` steps. Default true.

@@ -19,7 +19,6 @@ keys! {
         strict: bool = true,
         /// Dictionary in the file that contains the weights, such as `model_ema`. Nested names are
         /// joined by dots. Default: the one with the most matching names and shapes.
-        #[serde(skip_serializing_if = "Option::is_none")]
         part: Option<String> = None,
     }
 }
@@ -31,22 +30,18 @@ keys! {
         #[schemars(extend("unit" = "epochs"))]
         epochs: u64 = 1,
         /// Optimizer steps after which the run ends, even within an epoch. Default: no limit.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "steps"))]
         max_steps: Option<u64> = None,
         /// Images per optimizer step over all ranks (the global batch): `micro_batch_size` ×
         /// `accumulate` × world size. Derived if omitted; 64 if `micro_batch_size` is omitted too.
         /// Each epoch drops the few images that do not fill a batch, different ones each time.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         batch_size: Option<usize> = None,
         /// Images that one rank computes at a time. Derived if omitted.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         micro_batch_size: Option<usize> = None,
         /// Micro-batches per optimizer step on each rank (gradient accumulation). Derived if
         /// omitted and the other two are given, else 1.
-        #[serde(skip_serializing_if = "Option::is_none")]
         accumulate: Option<usize> = None,
         /// Precision of forward and backward: `f32`, `bf16` or `f16`. Parameters, updates,
         /// normalizations and the loss are always `f32`. Default `f32`.
@@ -56,11 +51,10 @@ keys! {
         /// Precision of evaluations: `f32` or that of `precision`, the default. If the loss
         /// overflows in `f16`, the evaluation is repeated in `f32`. `trainer eval` uses `f32` on
         /// devices that lack the other.
-        #[serde(with = "by_name::option", skip_serializing_if = "Option::is_none")]
+        #[serde(with = "by_name::option")]
         #[schemars(schema_with = "by_name::schema::<Precision>")]
         eval_precision: Option<Precision> = None,
         /// Maximum global norm of the gradient; larger gradients are scaled down. Default: off.
-        #[serde(skip_serializing_if = "Option::is_none")]
         clip_norm: Option<f64> = None,
         /// Share of each label that is spread evenly over all classes, in [0, 1). Default 0.
         label_smoothing: f64 = 0.0,
@@ -87,15 +81,12 @@ keys! {
         recompute: bool = false,
         /// Minutes after which the run saves a checkpoint and exits with code 75. Restart it with
         /// `--resume auto`. Default: no limit.
-        #[serde(skip_serializing_if = "Option::is_none")]
         max_minutes: Option<f64> = None,
         /// Maximum number of steps per epoch, and of evaluation batches per rank. Default: no
         /// limit.
-        #[serde(skip_serializing_if = "Option::is_none")]
         limit_batches: Option<u64> = None,
         /// Trains and evaluates on this many global batches of the training images, without
         /// augmentation. A model that can learn soon memorizes them. Default: off.
-        #[serde(skip_serializing_if = "Option::is_none")]
         overfit_batches: Option<usize> = None,
         /// Whether the run is only a test: three steps and an evaluation of three batches; nothing
         /// is written. Default false.
@@ -182,7 +173,6 @@ keys! {
         report: bool = true,
         /// Peak of one device (a GPU, or all CPUs of a node) in TFLOP/s, to report the utilization.
         /// Default: that of well-known GPUs, else unknown.
-        #[serde(skip_serializing_if = "Option::is_none")]
         peak_tflops: Option<f64> = None,
     }
 }
@@ -223,11 +213,9 @@ keys! {
     /// `[early_stopping]`: when the run ends before its last epoch.
     EarlyStoppingConfig {
         /// Validation accuracy, from 0 to 1, at which the run ends. Default: off.
-        #[serde(skip_serializing_if = "Option::is_none")]
         target_accuracy: Option<f64> = None,
         /// Evaluations in a row. With a target: that must reach it, default 1. Without: without
         /// improvement, after which the run ends, default off.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "evaluations"))]
         patience: Option<u64> = None,
         /// The metric that must improve, without a target: `loss` or one of the task's. Default:

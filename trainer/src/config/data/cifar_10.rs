@@ -12,11 +12,9 @@ keys! {
     /// `cifar-10`: 32×32 color images of 10 classes, 50000 to train and 10000 to test.
     Cifar10Config {
         /// Folder of the files; the download goes there. Default `data/cifar-10`.
-        #[serde(skip_serializing_if = "Option::is_none")]
         dir: Option<PathBuf> = None,
         /// Folder for the unpacked archive, shared by the ranks of a node. Default: beside the
         /// archive, or the user's cache folder if that is not writable.
-        #[serde(skip_serializing_if = "Option::is_none")]
         cache_dir: Option<PathBuf> = None,
     }
 }

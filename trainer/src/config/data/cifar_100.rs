@@ -23,14 +23,11 @@ keys! {
     /// `cifar-100`: 32×32 color images of 100 classes, 50000 to train and 10000 to test.
     Cifar100Config {
         /// Folder of the files; the download goes there. Default `data/cifar-100`.
-        #[serde(skip_serializing_if = "Option::is_none")]
         dir: Option<PathBuf> = None,
         /// Folder for the unpacked archive, shared by the ranks of a node. Default: beside the
         /// archive, or the user's cache folder if that is not writable.
-        #[serde(skip_serializing_if = "Option::is_none")]
         cache_dir: Option<PathBuf> = None,
         /// Classes: `fine` (100) or `coarse` (20). Default `fine`.
-        #[serde(skip_serializing_if = "Option::is_none")]
         labels: Option<LabelsName> = None,
     }
 }

@@ -12,7 +12,6 @@ keys! {
     /// `fashion-mnist`: 28×28 grey images of clothes, 60000 to train and 10000 to test.
     FashionMnistConfig {
         /// Folder of the files; the download goes there. Default `data/fashion-mnist`.
-        #[serde(skip_serializing_if = "Option::is_none")]
         dir: Option<PathBuf> = None,
     }
 }

@@ -14,14 +14,11 @@ keys! {
     /// 10000 to test.
     GeneratedConfig {
         /// Side of the images. Default 32.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "pixels"))]
         size: Option<usize> = None,
         /// Channels. Default 3.
-        #[serde(skip_serializing_if = "Option::is_none")]
         channels: Option<usize> = None,
         /// Classes. Default 10.
-        #[serde(skip_serializing_if = "Option::is_none")]
         classes: Option<usize> = None,
     }
 }

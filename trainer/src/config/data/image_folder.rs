@@ -27,24 +27,19 @@ keys! {
     /// `image-folder`: a folder of images for each class.
     ImageFolderConfig {
         /// Folder that holds the files. Default `data/image-folder`.
-        #[serde(skip_serializing_if = "Option::is_none")]
         dir: Option<PathBuf> = None,
         /// Side in pixels of the cropped image. Default 224.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "pixels"))]
         size: Option<usize> = None,
         /// Length in pixels to which the shorter side is scaled before the crop. The augmentation
         /// `resized-crop` crops from the whole picture instead. Default: `size` × 256 / 224.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "pixels"))]
         resize: Option<usize> = None,
         /// `rgb` and `grey` convert all images; `auto` needs files that agree. Transparent pixels
         /// become black. Images are rotated as their EXIF data says. Default `auto`.
-        #[serde(skip_serializing_if = "Option::is_none")]
         color: Option<ColorName> = None,
         /// Share of each class used for validation if the folder has no validation images, in (0,
         /// 1). Default: the folder has `train`, and `val` (or `valid`, `validation`) or `test`.
-        #[serde(skip_serializing_if = "Option::is_none")]
         validation: Option<f64> = None,
     }
 }

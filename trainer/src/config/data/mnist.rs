@@ -12,7 +12,6 @@ keys! {
     /// `mnist`: 28×28 handwritten digits, 60000 to train and 10000 to test.
     MnistConfig {
         /// Folder of the files; the download goes there. Default `data/mnist`.
-        #[serde(skip_serializing_if = "Option::is_none")]
         dir: Option<PathBuf> = None,
     }
 }

@@ -61,7 +61,6 @@ keys! {
         /// allows it and the images fit into a quarter of the GPU's memory (1 GiB if unknown); off
         /// for `image-folder` and `own`, whose images would all be decoded first. Evaluation images
         /// stay there too if everything fits into that quarter.
-        #[serde(skip_serializing_if = "Option::is_none")]
         on_device: Option<bool> = None,
         /// Random augmentations of training images, in this order, joined by `+`: `repeat[:TIMES]`,
         /// `shift[:PIXELS]`, `crop[:PADDING[:reflect]]`, `resized-crop[:MIN_SCALE]`, `flip[:P]`,
@@ -74,22 +73,18 @@ keys! {
         /// Number of training images (`text`: windows): the first of the data set, for
         /// `image-folder` evenly from all classes. Default: all (`digits`: 8192, `generated`:
         /// 50000, `shapes`: 2048).
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         train_samples: Option<usize> = None,
         /// Number of test images, chosen in the same way. Default: all (`digits`: 2048,
         /// `generated`: 10000, `shapes`: 512).
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "images"))]
         test_samples: Option<usize> = None,
         /// Mean per channel for normalization, of values from 0 to 1; a single number is for all
         /// channels. Default: that of the data set; `image-folder`: ImageNet's, `[0.485, 0.456,
         /// 0.406]`, and 0.5 for grey.
-        #[serde(skip_serializing_if = "Option::is_none")]
         mean: Option<Vec<f64>> = None,
         /// Standard deviation per channel for normalization, like `mean`. Default: that of the data
         /// set; `image-folder`: ImageNet's, `[0.229, 0.224, 0.225]`, and 0.5 for grey.
-        #[serde(skip_serializing_if = "Option::is_none")]
         std: Option<Vec<f64>> = None,
     }
 }

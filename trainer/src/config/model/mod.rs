@@ -65,7 +65,6 @@ keys! {
         /// Weights file to start training from, written by `trainer export` or PyTorch
         /// (`.safetensors`, `.pt`, `.pth`). `vit` also accepts files of timm and torchvision, and
         /// resamples the position embedding of other image sizes. Default: random weights.
-        #[serde(skip_serializing_if = "Option::is_none")]
         weights: Option<PathBuf> = None,
         /// Whether the last layer starts from random weights instead of the file's, for training on
         /// other classes. Default false.

@@ -48,7 +48,6 @@ keys! {
         /// layer, such as `["head.*"]`. Each must match a parameter. Default none.
         adamw_match: Vec<String> = Vec::new(),
         /// Learning rate of AdamW, on the same schedule. Default: `lr`.
-        #[serde(skip_serializing_if = "Option::is_none")]
         adamw_lr: Option<f64> = None,
         /// AdamW's decay of the averages of the gradient and its square, in [0, 1). Default
         /// `[0.9, 0.999]`.

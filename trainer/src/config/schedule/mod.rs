@@ -65,11 +65,9 @@ keys! {
         lr_scaling: LrScaling = LrScaling::default(),
         /// Epochs of linear warm-up. In a warm-up of n steps (or epochs), the first has 1/n of the
         /// rise and the last all of it. Default 0; `one-cycle` has its own.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "epochs"))]
         warmup_epochs: Option<f64> = None,
         /// `warmup_epochs` as a number of steps.
-        #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "steps"))]
         warmup_steps: Option<u64> = None,
         /// Share of the learning rate at which the warm-up starts, in [0, 1]. Default 0.
