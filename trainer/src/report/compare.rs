@@ -144,39 +144,27 @@ fn curves(runs: &[Run], names: &[String]) -> String {
         runs.map(|(index, (run, name))| Curve::new(name, index, pen, points(run)))
             .collect()
     };
-    let logarithmic = |frame| Frame {
-        logarithmic: true,
-        ..frame
-    };
-    let zero = |frame| Frame {
-        zero: true,
-        ..frame
-    };
+    let frame = Frame::over_steps;
     let per_second = rate(runs);
     let smooth = |series: fn(&Run) -> &Series| move |run: &Run| series(run).smooth();
     let means = |series: fn(&Run) -> &Series| move |run: &Run| series(run).means();
     let (line, marks) = (Pen::Line, Pen::Marks);
     [
         plot::curves(
-            &logarithmic(frame("loss", "Training loss, smoothed", "step", "loss")),
+            &frame("loss", "Training loss, smoothed", "loss").or_logarithmic(),
             &all(line, &smooth(|run| &run.metrics.loss)),
         ),
         plot::curves(
-            &logarithmic(frame("eval_loss", "Test loss", "step", "loss")),
+            &frame("eval_loss", "Test loss", "loss").or_logarithmic(),
             &all(marks, &means(|run| &run.metrics.eval_loss)),
         ),
         main_measure(runs, &all),
         plot::curves(
-            &zero(frame("lr", "Learning rate", "step", "learning rate")),
+            &frame("lr", "Learning rate", "learning rate").above_zero(),
             &all(line, &|run| run.metrics.lr.extremes()),
         ),
         plot::curves(
-            &zero(frame(
-                "throughput",
-                "Throughput, smoothed",
-                "step",
-                &per_second,
-            )),
+            &frame("throughput", "Throughput, smoothed", &per_second).above_zero(),
             &all(line, &smooth(|run| &run.metrics.throughput)),
         ),
     ]

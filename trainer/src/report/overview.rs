@@ -172,13 +172,8 @@ fn measured(run: &Run) -> String {
             return String::new();
         };
         let title = measures::title(first);
-        let frame = Frame {
-            id: &html::shortened(&first.name, 40),
-            title: &title,
-            x: "step",
-            y,
-            ..Frame::default()
-        };
+        let id = html::shortened(&first.name, 40);
+        let frame = Frame::over_steps(&id, &title, y);
         let curve = |(index, measure): (usize, &&Measure)| {
             let values = series(metrics, measure).means();
             Curve::new(measures::short(measure), 2 * index, Pen::Marks, values)
@@ -198,36 +193,18 @@ fn measured(run: &Run) -> String {
 
 fn training(run: &Run) -> String {
     let metrics = &run.metrics;
-    let frame = |id, title, y| Frame {
-        id,
-        title,
-        x: "step",
-        y,
-        ..Frame::default()
-    };
-    let loss = Frame {
-        logarithmic: true,
-        ..frame("loss", "Loss", "loss")
-    };
+    let frame = Frame::over_steps;
+    let loss = frame("loss", "Loss", "loss").or_logarithmic();
     let mut losses = noisy("training", 0, &metrics.loss);
     losses.push(Curve::new("test", 1, Pen::Marks, metrics.eval_loss.means()));
     let mut figures = plot::curves(&loss, &losses);
     figures += &measured(run);
-    let zero = |frame: Frame<'static>| Frame {
-        zero: true,
-        ..frame
-    };
     let lr = Curve::new("learning rate", 3, Pen::Line, metrics.lr.extremes());
-    figures += &plot::curves(&zero(frame("lr", "Learning rate", "learning rate")), &[lr]);
-    let norm = Frame {
-        logarithmic: true,
-        ..frame("gradient_norm", "Gradient norm", "norm before clipping")
-    };
+    let rate = frame("lr", "Learning rate", "learning rate").above_zero();
+    figures += &plot::curves(&rate, &[lr]);
+    let norm = frame("gradient_norm", "Gradient norm", "norm before clipping").or_logarithmic();
     figures += &plot::curves(&norm, &noisy("norm", 5, &metrics.gradient_norm));
-    let scale = Frame {
-        logarithmic: true,
-        ..frame("loss_scale", "Loss scale", "factor")
-    };
+    let scale = frame("loss_scale", "Loss scale", "factor").or_logarithmic();
     let curve = Curve::new("loss scale", 6, Pen::Line, metrics.loss_scale.extremes());
     figures + &plot::curves(&scale, &[curve])
 }
@@ -253,14 +230,7 @@ fn changes(metrics: &Metrics) -> String {
 }
 
 fn speed(metrics: &Metrics) -> String {
-    let frame = |id, title, y| Frame {
-        id,
-        title,
-        x: "step",
-        y,
-        zero: true,
-        logarithmic: false,
-    };
+    let frame = |id, title, y| Frame::over_steps(id, title, y).above_zero();
     let per_second = units_per_second(metrics);
     let mut figures = plot::curves(
         &frame("throughput", "Throughput", &per_second),
@@ -302,12 +272,8 @@ fn ranks(metrics: &Metrics) -> String {
         "group of neighboring ranks"
     };
     let frame = Frame {
-        id: "ranks",
-        title: "Work of the ranks",
         x,
-        y: "seconds, all epochs",
-        zero: true,
-        logarithmic: false,
+        ..Frame::over_steps("ranks", "Work of the ranks", "seconds, all epochs").above_zero()
     };
     let parts = [
         part("own work", 0, &metrics.compute),

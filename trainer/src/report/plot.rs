@@ -79,6 +79,31 @@ pub struct Frame<'a> {
     pub logarithmic: bool,
 }
 
+impl<'a> Frame<'a> {
+    /// A plot of `y` over the steps.
+    pub fn over_steps(id: &'a str, title: &'a str, y: &'a str) -> Self {
+        Self {
+            id,
+            title,
+            x: "step",
+            y,
+            ..Self::default()
+        }
+    }
+
+    /// The same with an axis that includes zero.
+    pub fn above_zero(mut self) -> Self {
+        self.zero = true;
+        self
+    }
+
+    /// The same with an axis that may be logarithmic.
+    pub fn or_logarithmic(mut self) -> Self {
+        self.logarithmic = true;
+        self
+    }
+}
+
 /// Draws curves over each other. Empty if none has a value.
 pub fn curves(frame: &Frame<'_>, curves: &[Curve]) -> String {
     let drawn = || curves.iter().filter(|curve| !curve.points.is_empty());
