@@ -12,7 +12,7 @@ use crate::classifier::classifies;
 use crate::flops::Tracer;
 use crate::layers::dropout;
 use crate::path::{Path, then_nothing, then_relu};
-use crate::{ImageClassifier, ModelError};
+use crate::{ImageClassifier, ModelError, check};
 
 const NAME: &str = "cnn";
 const KERNEL: usize = 3;
@@ -79,61 +79,32 @@ impl CnnConfig {
 
     /// Checks the configuration and returns the number of features of the first linear layer.
     fn flat_features(&self) -> Result<usize, ModelError> {
+        let [first, second] = self.filters;
         let sizes = [
             ("channels", self.channels),
             ("classes", self.classes),
-            ("filters", self.filters[0]),
-            ("filters", self.filters[1]),
+            ("filters", first),
+            ("filters", second),
             ("hidden", self.hidden),
         ];
-        if let Some((field, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
-            return Err(ModelError::Zero { model: NAME, field });
-        }
+        check::sizes(NAME, &sizes)?;
         let rates = [
             ("dropout_conv", self.dropout_conv),
             ("dropout_hidden", self.dropout_hidden),
         ];
-        if let Some((field, value)) = rates
-            .into_iter()
-            .find(|(_, rate)| !(0.0..1.0).contains(rate))
-        {
-            return Err(ModelError::Dropout {
-                model: NAME,
-                field,
-                value,
-            });
-        }
-        if self.height < MIN_SIDE || self.width < MIN_SIDE {
-            return Err(ModelError::ImageTooSmall {
-                model: NAME,
-                height: self.height,
-                width: self.width,
-                minimum: MIN_SIDE,
-            });
-        }
-        self.checked_flat_features()
-            .ok_or(ModelError::TooLarge { model: NAME })
-    }
-
-    fn checked_flat_features(&self) -> Option<usize> {
+        check::rates(NAME, &rates)?;
+        check::image(NAME, [self.height, self.width], MIN_SIDE)?;
         let pooled = |side: usize| (side - 2 * (KERNEL - 1)) / POOL;
-        let [first, second] = self.filters;
-        let features = pooled(self.height)
-            .checked_mul(pooled(self.width))?
-            .checked_mul(second)?;
-        let largest = [
-            (self.channels, first),
-            (first, second),
-            (features, self.hidden),
-            (self.hidden, self.classes),
-        ];
-        for (inputs, outputs) in largest {
-            // Bytes of the layer's weight in f32, with the kernel.
-            inputs
-                .checked_mul(outputs)?
-                .checked_mul(KERNEL * KERNEL * size_of::<f32>())?;
+        let (rows, columns) = (pooled(self.height), pooled(self.width));
+        for weight in [
+            [self.channels, first, KERNEL, KERNEL],
+            [first, second, KERNEL, KERNEL],
+            [rows, columns, second, self.hidden],
+            [self.hidden, self.classes, 1, 1],
+        ] {
+            check::weight(NAME, &weight)?;
         }
-        Some(features)
+        Ok(rows * columns * second)
     }
 }
 
