@@ -85,7 +85,7 @@ impl Command {
     /// Whether a command's purpose is its output. Training goes on without a reader.
     fn answers(&self) -> bool {
         match self {
-            Self::Train(args) => args.dry_run(),
+            Self::Train(args) => args.dry_run,
             _ => true,
         }
     }
@@ -176,7 +176,7 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
         Command::LrFind(args) => alone(lr_find::run(&args)),
         Command::Completions { shell } => alone(completions::run(shell, Cli::command())),
         Command::Check(args) => alone(check::run(&args, &World::single())),
-        Command::Train(args) => in_world(args.nproc(), |world| train::run_command(args, world)),
+        Command::Train(args) => in_world(args.nproc, |world| train::run_command(args, world)),
     }
 }
 

@@ -32,7 +32,7 @@ pub struct TrainArgs {
     config: ConfigArgs,
     /// Starts N ranks on this machine. Defaults to 1, or 2 without a configuration.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    nproc: Option<u16>,
+    pub nproc: Option<u16>,
     /// Writes the run to this folder. Defaults to runs/<configuration>-<time>.
     #[arg(long, value_name = "DIR", value_parser = paths::argument())]
     run_dir: Option<PathBuf>,
@@ -51,7 +51,7 @@ pub struct TrainArgs {
     dashboard: bool,
     /// Checks everything and prints the plan without training.
     #[arg(long)]
-    dry_run: bool,
+    pub dry_run: bool,
 }
 
 impl TrainArgs {
@@ -82,16 +82,6 @@ impl TrainArgs {
                 Some("name it with --config".to_owned()),
             )),
         }
-    }
-
-    /// Number of ranks to start, if given.
-    pub fn nproc(&self) -> Option<u16> {
-        self.nproc
-    }
-
-    /// Whether to stop before training.
-    pub fn dry_run(&self) -> bool {
-        self.dry_run
     }
 }
 

@@ -252,8 +252,8 @@ pub(crate) use keys;
 macro_rules! names {
     ($(#[$doc:meta])* $type:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, schemars::JsonSchema)]
-        pub enum $type { $($(#[$variant_doc])* #[schemars(rename = $text)] $variant),* }
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
+        pub enum $type { $($(#[$variant_doc])* #[serde(rename = $text)] $variant),* }
 
         impl $type {
             /// Every valid string.
@@ -268,12 +268,6 @@ macro_rules! names {
         impl std::fmt::Display for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(self.name())
-            }
-        }
-
-        impl serde::Serialize for $type {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.name())
             }
         }
 
