@@ -2,7 +2,7 @@
 
 use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource};
 use burn::tensor::{Device, Tensor};
-use burn_dist::parallel::{ParameterOptimizer, ParameterSpec};
+use burn_dist::parallel::ParameterOptimizer;
 
 use super::{AnyOptimizer, rates};
 use crate::config::error::Fault;
@@ -29,10 +29,6 @@ impl AnyOptimizer for AdadeltaConfig {
     fn check(&self) -> Result<(), Fault> {
         fraction("optimizer.rho", self.rho)?;
         positive("optimizer.eps", self.eps)
-    }
-
-    fn keeps(&self, parameter: &ParameterSpec) -> u64 {
-        2 * parameter.num_elements() as u64
     }
 
     fn build(&self) -> ParameterOptimizer {

@@ -1,7 +1,7 @@
 //! Adam.
 
 use burn::optim;
-use burn_dist::parallel::{ParameterOptimizer, ParameterSpec};
+use burn_dist::parallel::ParameterOptimizer;
 
 use super::{AnyOptimizer, moments, rates, weight_decay};
 use crate::config::error::Fault;
@@ -27,10 +27,6 @@ impl AnyOptimizer for AdamConfig {
 
     fn check(&self) -> Result<(), Fault> {
         moments(self.betas, self.eps)
-    }
-
-    fn keeps(&self, parameter: &ParameterSpec) -> u64 {
-        2 * parameter.num_elements() as u64
     }
 
     fn build(&self) -> ParameterOptimizer {

@@ -30,10 +30,6 @@ impl AnyOptimizer for LambConfig {
         moments(self.betas, self.eps)
     }
 
-    fn keeps(&self, parameter: &ParameterSpec) -> u64 {
-        2 * parameter.num_elements() as u64
-    }
-
     fn whole(&self, _: &ParameterSpec) -> bool {
         true
     }

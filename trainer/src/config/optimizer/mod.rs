@@ -77,8 +77,10 @@ pub trait AnyOptimizer {
     /// The first invalid key.
     fn check(&self) -> Result<(), Fault>;
 
-    /// Number of values kept for a parameter.
-    fn keeps(&self, parameter: &ParameterSpec) -> u64;
+    /// Number of values kept for a parameter. Default: two moments of each element.
+    fn keeps(&self, parameter: &ParameterSpec) -> u64 {
+        2 * parameter.num_elements() as u64
+    }
 
     /// Whether it needs the whole parameter at once, so that sharding must not cut it.
     fn whole(&self, _parameter: &ParameterSpec) -> bool {
