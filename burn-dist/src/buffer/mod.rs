@@ -51,26 +51,13 @@ impl Buffer {
     /// A plain buffer of `len` zeros.
     pub fn zeroed(dtype: DType, len: usize) -> Self {
         let lines = vec![Line([0; 64]); lines(dtype, len)];
-        Self {
-            dtype,
-            len,
-            cuts: Cuts::Even,
-            compression: Compression::None,
-            number: 0,
-            memory: Backing::Plain(lines),
-        }
+        Self::backed_by(Backing::Plain(lines), dtype, len)
     }
 
     /// A plain buffer of `len` arbitrary values, for short use. Its memory is reused.
     pub(crate) fn recycled(dtype: DType, len: usize) -> Self {
-        Self {
-            dtype,
-            len,
-            cuts: Cuts::Even,
-            compression: Compression::None,
-            number: 0,
-            memory: Backing::Recycled(Recycled::new(lines(dtype, len))),
-        }
+        let memory = Recycled::new(lines(dtype, len));
+        Self::backed_by(Backing::Recycled(memory), dtype, len)
     }
 
     /// A plain buffer with a copy of `data`.
@@ -85,13 +72,17 @@ impl Buffer {
     /// Memory that every rank of the host has mapped.
     pub(crate) fn registered(dtype: DType, len: usize, region: Region) -> Self {
         debug_assert!(region.len() >= len * dtype.size());
+        Self::backed_by(Backing::Registered(region), dtype, len)
+    }
+
+    fn backed_by(memory: Backing, dtype: DType, len: usize) -> Self {
         Self {
             dtype,
             len,
             cuts: Cuts::Even,
             compression: Compression::None,
             number: 0,
-            memory: Backing::Registered(region),
+            memory,
         }
     }
 

@@ -109,15 +109,15 @@ pub(super) struct Connection {
 }
 
 pub(super) struct Engine {
-    place: Standing,
-    members: Members,
-    link: Option<Connection>,
+    pub place: Standing,
+    pub members: Members,
+    pub link: Option<Connection>,
     sequence: u64,
     /// Set if the group has a link.
     appeal: Option<Appeal>,
     recorder: Recorder,
-    poison: Poison,
-    patience: Patience,
+    pub poison: Poison,
+    pub patience: Patience,
     /// Timeout of the next collective, if it differs from the others.
     own_limit: Option<Duration>,
 }
@@ -135,7 +135,8 @@ pub(super) struct Poison {
     /// Folder for the flight recorder's reports. It is set after the group connects: a run has a
     /// folder only once everything is checked.
     records: Arc<Mutex<Option<PathBuf>>>,
-    busy: Busy,
+    /// See [`ProcessGroup::busy`](super::ProcessGroup::busy).
+    pub busy: Busy,
     /// Ends the process some time after the run has failed.
     leash: Arc<OnceLock<Leash>>,
 }
@@ -158,11 +159,6 @@ impl Poison {
         if let Some(store) = &self.store {
             self.leash.get_or_init(|| Leash::new(store.faults(), abort));
         }
-    }
-
-    /// See [`ProcessGroup::busy`](super::ProcessGroup::busy).
-    pub fn busy(&self) -> &Busy {
-        &self.busy
     }
 
     /// See [`ProcessGroup::keep_flight_recorder_in`](super::ProcessGroup::keep_flight_recorder_in).
@@ -262,22 +258,6 @@ impl Engine {
             link.server = Some(server);
         }
         self
-    }
-
-    pub fn place(&self) -> Standing {
-        self.place
-    }
-
-    pub fn members(&self) -> &Members {
-        &self.members
-    }
-
-    pub fn link(&self) -> Option<&Connection> {
-        self.link.as_ref()
-    }
-
-    pub fn poison(&self) -> Poison {
-        self.poison.clone()
     }
 
     /// Poisons the group after an error that the ranks cannot recover from.
@@ -405,10 +385,6 @@ impl Engine {
         done
     }
 
-    pub fn patience(&self) -> &Patience {
-        &self.patience
-    }
-
     /// Runs a collective with the timeout `limit`.
     pub fn run_within(
         &mut self,
@@ -481,7 +457,7 @@ impl Engine {
         };
         self.sequence = what.sequence;
         let progress = self.members.progress(what.sequence);
-        self.poison.busy().advance(progress);
+        self.poison.busy.advance(progress);
         self.recorder.begin(self.members.describe(what));
         let ranks = self.members.ranks().clone();
         let appeal = self.appeal.clone();

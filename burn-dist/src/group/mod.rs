@@ -222,7 +222,7 @@ impl ProcessGroup {
         }
         let engine = connect::connect(world, options)?;
         if let Some(abort) = abort {
-            engine.poison().put_on_leash(abort);
+            engine.poison.put_on_leash(abort);
         }
         Ok(Self {
             queue: Queue::new(engine),
@@ -254,33 +254,33 @@ impl ProcessGroup {
 
     /// The rank in the world of every rank of this group.
     pub fn world_ranks(&self) -> &[usize] {
-        self.queue.members().ranks()
+        self.queue.members.ranks()
     }
 
     /// Rank of this process in this group.
     pub fn rank(&self) -> usize {
-        self.queue.place().rank
+        self.queue.place.rank
     }
 
     /// Number of ranks in this group.
     pub fn size(&self) -> usize {
-        self.queue.place().size
+        self.queue.place.size
     }
 
     /// Index of this rank's node. Nodes are numbered in the order of their first ranks.
     pub fn node(&self) -> usize {
-        self.queue.place().node
+        self.queue.place.node
     }
 
     /// Number of nodes: hosts, or separate containers on one host.
     pub fn nodes(&self) -> usize {
-        self.queue.place().nodes
+        self.queue.place.nodes
     }
 
     /// Name of the transport in use. `"shm+tcp"` and `"shm+mpi"` use shared memory within nodes and
     /// the other between them; `"none"` is a group of one.
     pub fn transport(&self) -> &'static str {
-        self.queue.place().transport
+        self.queue.place.transport
     }
 
     /// Allocates the memory that collectives are fastest on, zeroed. All ranks call it.
@@ -415,7 +415,7 @@ impl ProcessGroup {
     /// Tells all other ranks why this one stops, so that they stop too and name the culprit. The
     /// group is unusable afterwards.
     pub fn abort(&self, reason: &str) {
-        self.queue.abort(reason);
+        self.queue.poison.inject(reason);
     }
 
     /// Writes the flight recorder to `folder` when a collective fails, from now on.
@@ -425,23 +425,23 @@ impl ProcessGroup {
     /// to the log. The setting holds for all groups [split](Self::split) from the same one, before
     /// or after this call; their files have names of their own.
     pub fn keep_flight_recorder_in(&self, folder: impl Into<PathBuf>) {
-        self.queue.poison().keep_flight_recorder_in(folder.into());
+        self.queue.poison.keep_flight_recorder_in(folder.into());
     }
 
     /// Marks file work that the other ranks wait for longer, because a slow disk is no failure. See
     /// [`Busy::during`].
     pub fn busy(&self) -> Busy {
-        self.queue.poison().busy().clone()
+        self.queue.poison.busy.clone()
     }
 
     /// The failure, here or on another rank, that made this group unusable.
     pub fn fault(&self) -> Option<String> {
-        self.queue.fault()
+        self.queue.poison.fault()
     }
 
     /// Timeouts of collectives.
     pub(crate) fn patience(&self) -> &Patience {
-        self.queue.patience()
+        &self.queue.patience
     }
 
     fn blocking<T: Element>(&self, call: Call, data: &mut [T]) -> Result<(), Error> {

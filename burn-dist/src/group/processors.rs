@@ -111,7 +111,7 @@ mod tests {
                 scope.spawn(move || {
                     // With two CPUs each part alone has enough.
                     let part = whole.split(whole.rank() as u64 / 2, 0).unwrap();
-                    let has_processor = |group: &ProcessGroup| group.queue.place().has_processor;
+                    let has_processor = |group: &ProcessGroup| group.queue.place.has_processor;
                     assert!(part.size() == 1 || has_processor(&part) == has_processor(&whole));
                     whole.barrier().unwrap();
                 });

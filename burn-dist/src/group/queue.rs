@@ -17,10 +17,10 @@ use crate::thread_limit::NoThreads;
 /// Collectives that wait for their turn, and the engine that runs them.
 pub(super) struct Queue {
     shared: Arc<Shared>,
-    place: Standing,
-    members: Members,
-    patience: Patience,
-    poison: Poison,
+    pub place: Standing,
+    pub members: Members,
+    pub patience: Patience,
+    pub poison: Poison,
     /// Number of models trained in this group so far.
     models: AtomicU32,
 }
@@ -49,8 +49,8 @@ struct Job {
 
 impl Queue {
     pub fn new(engine: Engine) -> Arc<Self> {
-        let (place, poison) = (engine.place(), engine.poison());
-        let (members, patience) = (engine.members().clone(), engine.patience().clone());
+        let (place, poison) = (engine.place, engine.poison.clone());
+        let (members, patience) = (engine.members.clone(), engine.patience.clone());
         let state = State {
             jobs: VecDeque::new(),
             engine: Some(Box::new(engine)),
@@ -76,26 +76,6 @@ impl Queue {
     /// models in the same order.
     pub fn next_model(&self) -> u32 {
         self.models.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
-    }
-
-    pub fn patience(&self) -> &Patience {
-        &self.patience
-    }
-
-    pub fn fault(&self) -> Option<String> {
-        self.poison.fault()
-    }
-
-    pub fn poison(&self) -> &Poison {
-        &self.poison
-    }
-
-    pub fn place(&self) -> Standing {
-        self.place
-    }
-
-    pub fn members(&self) -> &Members {
-        &self.members
     }
 
     /// Queues a collective for the progress thread. The first call starts the thread.
@@ -143,11 +123,6 @@ impl Queue {
         }
         self.shared.put_back(engine);
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
-
-    /// Makes the running collective and all later ones fail, here and on all ranks.
-    pub fn abort(&self, reason: &str) {
-        self.poison.inject(reason);
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) fn split(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine
 }
 
 fn divide(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
-    let highest = parent.poison().highest();
+    let highest = parent.poison.highest();
     let request = SplitRequest {
         colour,
         key,
@@ -55,7 +55,7 @@ fn divide(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
     let requests = requests.iter().enumerate().map(|(rank, request)| {
         SplitRequest::decode(request).ok_or_else(|| TransportError::Peer {
             transport: "group's",
-            rank: parent.members().in_world(rank),
+            rank: parent.members.in_world(rank),
             reason: "sent an invalid color for the split".into(),
         })
     });
@@ -67,7 +67,7 @@ fn divide(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
     // the same number.
     let number = chosen.iter().map(|rank| requests[*rank].highest).max();
     let number = number.unwrap_or_default() + 1;
-    let ranks = chosen.iter().map(|rank| parent.members().in_world(*rank));
+    let ranks = chosen.iter().map(|rank| parent.members.in_world(*rank));
     let members = Members::some(number, ranks.collect());
     let mut subset = Subset {
         parent,
@@ -100,11 +100,11 @@ impl Exchange for Subset<'_> {
 
 impl Subset<'_> {
     fn connect(&mut self, members: Members) -> Result<Engine, Error> {
-        let own = self.parent.place().rank;
+        let own = self.parent.place.rank;
         let rank = self.chosen.iter().position(|rank| *rank == own);
-        let poison = self.parent.poison();
+        let poison = self.parent.poison.clone();
         poison.raise(members.number());
-        let Some(link) = self.parent.link().filter(|_| self.chosen.len() > 1) else {
+        let Some(link) = self.parent.link.as_ref().filter(|_| self.chosen.len() > 1) else {
             return Ok(Engine::new(Standing::ALONE, members, None, poison));
         };
         let (store, options) = (link.store.clone(), link.options.clone());
@@ -115,7 +115,7 @@ impl Subset<'_> {
             members: &members,
             options: &options,
             store: &store,
-            has_processor: Some(self.parent.place().has_processor),
+            has_processor: Some(self.parent.place.has_processor),
             mpi: mpi.as_ref(),
         };
         let joined = joining.join(self).map_err(|error| match error {
