@@ -74,10 +74,7 @@ impl Operation for Add {
     }
 
     fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
-        let dy = match self.relu {
-            true => to.before_relu(&saved, dy)?,
-            false => dy,
-        };
+        let dy = to.before_relu(self.relu, &saved, dy)?;
         to.give(0, dy.clone())?;
         to.give(1, dy)
     }

@@ -37,14 +37,8 @@ pub fn conv2d(
     residual: Option<Tensor<4>>,
     options: ConvOptions,
 ) -> Tensor<4> {
-    let operation = Convolution {
-        options,
-        bias: bias.is_some(),
-        residual: residual.is_some(),
-    };
-    let mut others = vec![weight.into_dispatch()];
-    others.extend(bias.map(Tensor::into_dispatch));
-    others.extend(residual.map(Tensor::into_dispatch));
+    let (epilogue, others) = EpilogueInputs::new(weight, bias, residual, options.relu);
+    let operation = Convolution { options, epilogue };
     apply(operation, x.into_dispatch(), others)
 }
 
@@ -52,8 +46,7 @@ pub fn conv2d(
 #[derive(Debug)]
 struct Convolution {
     options: ConvOptions,
-    bias: bool,
-    residual: bool,
+    epilogue: EpilogueInputs,
 }
 
 impl Convolution {
@@ -73,18 +66,6 @@ impl Convolution {
             stride: self.options.stride,
             padding: self.options.padding,
         })
-    }
-
-    fn epilogue(&self) -> EpilogueInputs {
-        EpilogueInputs {
-            bias: self.bias,
-            residual: self.residual,
-            relu: self.options.relu,
-        }
-    }
-
-    fn residual(&self) -> Option<usize> {
-        self.residual.then_some(2 + usize::from(self.bias))
     }
 }
 
@@ -112,20 +93,17 @@ impl Operation for Convolution {
                 rows: out.len() / shape.out_channels.max(1),
                 columns: shape.out_channels,
             };
-            kernels.finish(rows, out, &self.epilogue().of(rest)?)
+            kernels.finish(rows, out, &self.epilogue.of(rest)?)
         })
     }
 
     fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
         let kernels = to.kernels;
-        let gradient = match self.options.relu {
-            true => to.before_relu(&saved, dy)?,
-            false => dy,
-        };
+        let gradient = to.before_relu(self.options.relu, &saved, dy)?;
         let (x, weight) = (saved.input(0)?, saved.input(1)?);
         let (shape, method) = (self.shape(x, weight)?, self.options.method);
         let dy = numbers(&gradient)?;
-        if self.bias && to.wants(2) {
+        if self.epilogue.bias && to.wants(2) {
             let rows = pixels(&gradient);
             let sums = filled(Shape::new([rows.columns]), |sums| {
                 kernels.bias_gradient(rows, dy, sums)
@@ -144,7 +122,7 @@ impl Operation for Convolution {
             });
             to.give(0, dx?)?;
         }
-        if let Some(residual) = self.residual() {
+        if let Some(residual) = self.epilogue.residual() {
             to.give(residual, gradient)?;
         }
         Ok(())

@@ -37,14 +37,8 @@ pub fn linear<const D: usize>(
     residual: Option<Tensor<D>>,
     options: LinearOptions,
 ) -> Tensor<D> {
-    let operation = Layer {
-        options,
-        bias: bias.is_some(),
-        residual: residual.is_some(),
-    };
-    let mut others = vec![weight.into_dispatch()];
-    others.extend(bias.map(Tensor::into_dispatch));
-    others.extend(residual.map(Tensor::into_dispatch));
+    let (epilogue, others) = EpilogueInputs::new(weight, bias, residual, options.relu);
+    let operation = Layer { options, epilogue };
     apply(operation, x.into_dispatch(), others)
 }
 
@@ -52,19 +46,10 @@ pub fn linear<const D: usize>(
 #[derive(Debug)]
 struct Layer {
     options: LinearOptions,
-    bias: bool,
-    residual: bool,
+    epilogue: EpilogueInputs,
 }
 
 impl Layer {
-    fn epilogue(&self) -> EpilogueInputs {
-        EpilogueInputs {
-            bias: self.bias,
-            residual: self.residual,
-            relu: self.options.relu,
-        }
-    }
-
     /// A product whose left factor is `input`, with its epilogue.
     fn multiply(
         &self,
@@ -124,16 +109,13 @@ impl Operation for Layer {
         }
         filled(Shape::from(out), |out| {
             let factors = (self.input(x)?, numbers(weight)?);
-            self.multiply(kernels, &product, factors, &self.epilogue().of(rest)?, out)
+            self.multiply(kernels, &product, factors, &self.epilogue.of(rest)?, out)
         })
     }
 
     fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
         let kernels = to.kernels;
-        let gradient = match self.options.relu {
-            true => to.before_relu(&saved, dy)?,
-            false => dy,
-        };
+        let gradient = to.before_relu(self.options.relu, &saved, dy)?;
         let (x, weight) = (saved.input(0)?, saved.input(1)?);
         let Matmul {
             rows,
@@ -144,7 +126,7 @@ impl Operation for Layer {
         let dy = numbers(&gradient)?;
         let plain = crate::cpu::Epilogue::default();
         // Both read the whole gradient; in bf16 they share it.
-        let together = self.options.bf16 && self.bias && to.wants(1) && to.wants(2);
+        let together = self.options.bf16 && self.epilogue.bias && to.wants(1) && to.wants(2);
         if together {
             let mut db = filled(Shape::new([columns]), |_| Ok(()))?;
             let dw = filled(weight.layout().shape().clone(), |dw| {
@@ -154,7 +136,7 @@ impl Operation for Layer {
             to.give(1, dw?)?;
             to.give(2, db)?;
         }
-        if self.bias && to.wants(2) && !together {
+        if self.epilogue.bias && to.wants(2) && !together {
             let sums = filled(Shape::new([columns]), |sums| {
                 kernels.bias_gradient(Rows { rows, columns }, dy, sums)
             });
@@ -192,8 +174,8 @@ impl Operation for Layer {
             });
             to.give(0, dx?)?;
         }
-        if self.residual {
-            to.give(2 + usize::from(self.bias), gradient)?;
+        if let Some(residual) = self.epilogue.residual() {
+            to.give(residual, gradient)?;
         }
         Ok(())
     }

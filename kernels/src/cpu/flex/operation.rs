@@ -87,8 +87,16 @@ impl To<'_> {
         self.nodes.get(index).is_some_and(Option::is_some)
     }
 
-    /// The gradient before ReLU, from its saved output.
-    pub fn before_relu(&self, saved: &Saved, dy: FlexTensor) -> Result<FlexTensor, KernelError> {
+    /// The gradient before ReLU, if there is one, from its saved output.
+    pub fn before_relu(
+        &self,
+        relu: bool,
+        saved: &Saved,
+        dy: FlexTensor,
+    ) -> Result<FlexTensor, KernelError> {
+        if !relu {
+            return Ok(dy);
+        }
         let output = numbers(saved.output()?)?;
         changed(dy, |dy| self.kernels.relu_gradient(output, dy))
     }
