@@ -120,7 +120,7 @@ pub struct LossScaleError {
 crate::debug_is_display!(LossScaleError);
 
 /// The state to save.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct State {
     scale: f64,
     /// Good steps since the last overflow or growth.
@@ -145,10 +145,7 @@ impl LossScale {
     pub fn new(options: LossScaleOptions) -> Self {
         let state = State {
             scale: options.initial,
-            good_steps: 0,
-            tolerated: 0,
-            at_floor: 0,
-            skipped: 0,
+            ..State::default()
         };
         Self { options, state }
     }

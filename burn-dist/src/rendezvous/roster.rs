@@ -23,6 +23,7 @@ pub(crate) const SAYS_WHO_IS_MISSING: Duration = Duration::from_secs(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// All ranks of the run.
+#[derive(Default)]
 pub(crate) struct Roster {
     members: Vec<Member>,
     gather: Option<Gather>,
@@ -104,16 +105,7 @@ impl Roster {
             members: std::iter::repeat_with(|| Member::Absent)
                 .take(size)
                 .collect(),
-            gather: None,
-            gathers_done: 0,
-            gather_failure: None,
-            surveys: Vec::new(),
-            queries: 0,
-            first_fault: None,
-            missed: None,
-            aborts: BTreeMap::new(),
-            notice: None,
-            again: false,
+            ..Self::default()
         }
     }
 

@@ -129,7 +129,6 @@ pub struct LocalLauncher {
     envs: Vec<(OsString, OsString)>,
     grace: Duration,
     stop_grace: Option<Duration>,
-    prefix: bool,
     direct: bool,
 }
 
@@ -143,7 +142,6 @@ impl LocalLauncher {
             envs: Vec::new(),
             grace: GRACE,
             stop_grace: None,
-            prefix: true,
             direct: false,
         }
     }
@@ -180,12 +178,6 @@ impl LocalLauncher {
     /// ends them within 2 s, SIGKILL at once.
     pub fn stop_grace(mut self, grace: Duration) -> Self {
         self.stop_grace = Some(grace);
-        self
-    }
-
-    /// Sets whether output lines of ranks other than 0 have a prefix (default yes).
-    pub fn prefix_output(mut self, prefix: bool) -> Self {
-        self.prefix = prefix;
         self
     }
 
@@ -249,7 +241,7 @@ impl LocalLauncher {
             Some(limit) => LaunchError::Threads(limit),
             None => LaunchError::Signals(error),
         })?;
-        let mut ranks = Ranks::new(self.prefix, self.direct);
+        let mut ranks = Ranks::new(self.direct);
         for rank in 0..self.nproc {
             let mut command = Command::new(&program);
             self.describe_world(&mut command, rank, server.address(), &text);

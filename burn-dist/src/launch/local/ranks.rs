@@ -9,8 +9,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, OnceLock};
 
+#[derive(Default)]
 pub(super) struct Ranks {
-    prefix: bool,
     /// Whether rank 0 writes to this process's standard output itself.
     direct: bool,
     list: Vec<Rank>,
@@ -29,9 +29,8 @@ struct Rank {
 }
 
 impl Ranks {
-    pub(super) fn new(prefix: bool, direct: bool) -> Self {
+    pub(super) fn new(direct: bool) -> Self {
         Self {
-            prefix,
             direct,
             list: Vec::new(),
             readers: Vec::new(),
@@ -81,9 +80,9 @@ impl Ranks {
         to: impl Write + Send + 'static,
         last_words: Option<LastWords>,
     ) -> std::io::Result<()> {
-        let prefix = match self.prefix && rank > 0 {
-            true => format!("[rank {rank}] "),
-            false => String::new(),
+        let prefix = match rank {
+            0 => String::new(),
+            _ => format!("[rank {rank}] "),
         };
         let thread = std::thread::Builder::new().name(format!("output-{rank}"));
         let unwritten = self.unwritten.clone();
@@ -194,7 +193,7 @@ mod tests {
 
     #[test]
     fn dropping_kills() {
-        let mut ranks = Ranks::new(true, false);
+        let mut ranks = Ranks::default();
         for _ in 0..3 {
             ranks.spawn(sleeping()).unwrap();
         }
@@ -215,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_failed_start_kills_those_before() {
-        let mut ranks = Ranks::new(true, false);
+        let mut ranks = Ranks::default();
         ranks.spawn(sleeping()).unwrap();
         let pid = Pid::from_child(&ranks.list[0].child);
         assert!(ranks.spawn(Command::new("/nowhere/program")).is_err());
@@ -225,7 +224,7 @@ mod tests {
 
     #[test]
     fn ends_are_told_apart_and_told_once() {
-        let mut ranks = Ranks::new(true, false);
+        let mut ranks = Ranks::default();
         for script in ["exit 3", "kill -SEGV $$", "echo words >&2"] {
             let mut command = Command::new("sh");
             command.args(["-c", script]);

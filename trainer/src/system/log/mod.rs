@@ -40,6 +40,7 @@ static LOG: Mutex<Log> = Mutex::new(Log {
     early: String::new(),
 });
 
+#[derive(Default)]
 struct Log {
     /// The file, during a run with a folder.
     file: Option<LogFile>,
@@ -89,11 +90,7 @@ fn introduction(world: &World) -> String {
 pub(crate) fn finish(outcome: &str) {
     write(outcome);
     if let Some(mut log) = lock() {
-        *log = Log {
-            file: None,
-            busy: None,
-            early: String::new(),
-        };
+        *log = Log::default();
     }
 }
 
