@@ -287,11 +287,6 @@ impl World {
     pub fn device_index(&self, visible: usize) -> Option<usize> {
         self.topology.local_rank.checked_rem(visible)
     }
-
-    /// Replaces the environment's node layout by the one that the ranks found together.
-    pub fn set_topology(&mut self, topology: Topology) {
-        self.topology = topology;
-    }
 }
 
 #[cfg(test)]

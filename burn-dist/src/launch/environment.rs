@@ -210,21 +210,6 @@ mod tests {
     }
 
     #[test]
-    fn topology_can_be_refined() {
-        let secret = Secret::from_text("0123456789abcdef").unwrap();
-        let store = "127.0.0.1:5".parse().unwrap();
-        let mut world = World::local(3, 4, store, secret).unwrap();
-        world.set_topology(Topology {
-            local_rank: 1,
-            local_size: 2,
-            node: 1,
-            nodes: 2,
-        });
-        assert_eq!((world.local_rank(), world.local_size()), (1, 2));
-        assert_eq!((world.node(), world.nodes()), (1, 2));
-    }
-
-    #[test]
     fn debug_hides_the_secret() {
         let text = "0123456789abcdef";
         let secret = Secret::from_text(text).unwrap();
