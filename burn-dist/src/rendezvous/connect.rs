@@ -141,13 +141,8 @@ fn host_at(
         return Err(failure);
     }
     // Other hosts may know this one's name by a better address (Debian's own is 127.0.1.1).
-    let listener = listen_everywhere(port).map_err(|source| {
-        let address = (LOOPBACK[0], port).into();
-        match source.kind() {
-            ErrorKind::AddrInUse => RendezvousError::PortInUse { address },
-            _ => RendezvousError::Listen { address, source },
-        }
-    })?;
+    let address = (LOOPBACK[0], port).into();
+    let listener = listen_everywhere(port).map_err(RendezvousError::listen(address))?;
     match &failure {
         RendezvousError::NotLocal { master, address } => tracing::warn!(
             "MASTER_ADDR={} is {} here, which is not an address of this machine. The store listens \
@@ -183,31 +178,29 @@ fn tell_others(world: &World, master: &Master, secret: &Secret, error: &Rendezvo
         let mut ports = master.ports().filter(|_| may_be_reached);
         ports.find_map(|port| host(listen_everywhere(port).ok()?))
     };
-    let mut places = LOOPBACK.into_iter().flat_map(|ip| {
-        let ports = master.ports();
-        ports.map(move |port| SocketAddr::new(ip, port))
-    });
-    let mut here = || places.find_map(|place| host(listen_at(place).ok()?));
-    if let Some(server) = everywhere().or_else(&mut here) {
+    let here = || places_here(master).find_map(|place| host(listen_at(place).ok()?));
+    if let Some(server) = everywhere().or_else(here) {
         server.report_failure(world.rank(), &error.to_string());
         server.wait_until_seen(world.rank(), TELLS);
         server.wait_until_left(READS);
     }
 }
 
+/// The possible places of a store on this machine.
+fn places_here(master: &Master) -> impl Iterator<Item = SocketAddr> {
+    let place = move |ip| master.ports().map(move |port| SocketAddr::new(ip, port));
+    LOOPBACK.into_iter().flat_map(place)
+}
+
 fn resolve(master: &Master, port: u16) -> Result<Vec<SocketAddr>, RendezvousError> {
     let addresses = (master.host.as_str(), port).to_socket_addrs();
-    match addresses.map(Vec::from_iter) {
-        Ok(addresses) if !addresses.is_empty() => Ok(addresses),
-        Ok(_) => Err(RendezvousError::Resolve {
-            master: master.clone(),
-            source: std::io::ErrorKind::NotFound.into(),
-        }),
-        Err(source) => Err(RendezvousError::Resolve {
-            master: master.clone(),
-            source,
-        }),
-    }
+    let source = match addresses.map(Vec::from_iter) {
+        Ok(addresses) if !addresses.is_empty() => return Ok(addresses),
+        Ok(_) => ErrorKind::NotFound.into(),
+        Err(source) => source,
+    };
+    let master = master.clone();
+    Err(RendezvousError::Resolve { master, source })
 }
 
 /// One rank's attempts to enter the run.
@@ -342,12 +335,8 @@ impl<'a> Attempt<'a> {
         if is_local || tried.iter().any(|address| address.ip().is_loopback()) {
             return None;
         }
-        let mut places = LOOPBACK.into_iter().flat_map(|ip| {
-            let ports = master.ports();
-            ports.map(move |port| SocketAddr::new(ip, port))
-        });
         let soon = Instant::now() + HANDSHAKE_LIMIT;
-        places.find_map(|place| self.attempt(place, FIRST_PATIENCE, soon).ok())
+        places_here(master).find_map(|place| self.attempt(place, FIRST_PATIENCE, soon).ok())
     }
 
     /// Tries once, if this process has its own store.

@@ -302,6 +302,14 @@ impl RendezvousError {
         move |source| Self::System { what, source }
     }
 
+    /// The error if the store cannot listen at `address`.
+    pub(crate) fn listen(address: SocketAddr) -> impl Fn(std::io::Error) -> Self {
+        move |source| match source.kind() {
+            std::io::ErrorKind::AddrInUse => Self::PortInUse { address },
+            _ => Self::Listen { address, source },
+        }
+    }
+
     /// The error for a failed handshake with the store at `address`.
     pub(crate) fn handshake(address: SocketAddr, error: AuthError) -> Self {
         match error {

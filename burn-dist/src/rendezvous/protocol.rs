@@ -270,13 +270,18 @@ mod bounded {
     use std::fmt;
     use std::marker::PhantomData;
 
+    /// `value` if it `fits`.
+    fn only_if<T, E: Error>(fits: bool, value: T, otherwise: &str) -> Result<T, E> {
+        match fits {
+            true => Ok(value),
+            false => Err(E::custom(otherwise)),
+        }
+    }
+
     /// A world size, or a number of ranks.
     pub fn size<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
         let size = usize::deserialize(from)?;
-        match size <= MAX_WORLD_SIZE {
-            true => Ok(size),
-            false => Err(D::Error::custom("an invalid world size")),
-        }
+        only_if(size <= MAX_WORLD_SIZE, size, "an invalid world size")
     }
 
     /// A rank inside another value.
@@ -285,10 +290,7 @@ mod bounded {
 
     pub fn rank<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
         let rank = usize::deserialize(from)?;
-        match rank < MAX_WORLD_SIZE {
-            true => Ok(rank),
-            false => Err(D::Error::custom("no rank")),
-        }
+        only_if(rank < MAX_WORLD_SIZE, rank, "no rank")
     }
 
     pub fn optional_rank<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
@@ -332,37 +334,26 @@ mod bounded {
     /// The text, if it is not too long.
     fn text<'de, D: Deserializer<'de>>(from: D, limit: usize) -> Result<String, D::Error> {
         let text = <&str>::deserialize(from)?;
-        match text.len() <= limit {
-            true => Ok(text.to_owned()),
-            false => Err(D::Error::custom("a text that is too long")),
-        }
+        only_if(text.len() <= limit, text, "a text that is too long").map(str::to_owned)
     }
 
-    pub mod tag {
-        use super::*;
-        use serde::Serializer;
+    macro_rules! texts {
+        ($($name:ident: $limit:ident),+) => {$(
+            pub mod $name {
+                use super::*;
+                use serde::Serializer;
 
-        pub fn serialize<S: Serializer>(tag: &str, to: S) -> Result<S::Ok, S::Error> {
-            to.serialize_str(cut(tag, MAX_TAG))
-        }
+                pub fn serialize<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
+                    to.serialize_str(cut(text, $limit))
+                }
 
-        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-            text(from, MAX_TAG)
-        }
+                pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+                    text(from, $limit)
+                }
+            }
+        )+};
     }
-
-    pub mod reason {
-        use super::*;
-        use serde::Serializer;
-
-        pub fn serialize<S: Serializer>(reason: &str, to: S) -> Result<S::Ok, S::Error> {
-            to.serialize_str(cut(reason, MAX_REASON))
-        }
-
-        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-            text(from, MAX_REASON)
-        }
-    }
+    texts!(tag: MAX_TAG, reason: MAX_REASON);
 
     pub mod rank_and_tag {
         use super::*;
@@ -395,10 +386,8 @@ mod bounded {
 
         pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
             let payload = <&[u8]>::deserialize(from)?;
-            match payload.len() <= MAX_PAYLOAD {
-                true => Ok(payload.to_vec()),
-                false => Err(D::Error::custom("a payload that is too long")),
-            }
+            let fits = payload.len() <= MAX_PAYLOAD;
+            only_if(fits, payload, "a payload that is too long").map(<[u8]>::to_vec)
         }
     }
 

@@ -65,10 +65,7 @@ impl StoreServer {
     /// Fails if the port is in use, if the address does not belong to this machine, or if the
     /// limits of threads or open files are too low.
     pub fn bind(address: SocketAddr, size: usize, secret: Secret) -> Result<Self, RendezvousError> {
-        let listener = listen_at(address).map_err(|source| match source.kind() {
-            ErrorKind::AddrInUse => RendezvousError::PortInUse { address },
-            _ => RendezvousError::Listen { address, source },
-        })?;
+        let listener = listen_at(address).map_err(RendezvousError::listen(address))?;
         Self::on(listener, size, secret)
     }
 
