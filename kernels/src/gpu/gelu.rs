@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::matrix::Matrix;
+use super::matrix::{Matrix, of_each_vector};
 use super::operation::{BackwardInput, Operation, apply};
-use super::sums::cube;
 
 /// Computes `x · Φ(x)` in `f32` and returns it in the type of `x`.
 ///
@@ -25,21 +23,8 @@ struct Gelu;
 impl Operation<1> for Gelu {
     fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
         let x = Matrix::new(x);
-        let (vectors, out) = (x.flat_vectors(), x.empty_like());
         // SAFETY: every unit writes its own vector, if it exists.
-        unsafe {
-            gelu_of_each::launch_unchecked(
-                x.client(),
-                calculate_cube_count_elemwise(x.client(), vectors, cube()),
-                cube(),
-                x.address(),
-                x.flat_vector(),
-                x.arg(),
-                out.arg(),
-                vectors,
-                x.elem(),
-            );
-        }
+        let out = unsafe { of_each_vector!(gelu_of_each(x)) };
         out.into_tensor()
     }
 
@@ -48,22 +33,8 @@ impl Operation<1> for Gelu {
             return [None];
         };
         let (x, dy) = (Matrix::new(x), Matrix::new(dy));
-        let (vectors, out) = (x.flat_vectors(), x.empty_like());
         // SAFETY: as in `forward`; `dy` is as large as `x`.
-        unsafe {
-            gradient_of_each::launch_unchecked(
-                x.client(),
-                calculate_cube_count_elemwise(x.client(), vectors, cube()),
-                cube(),
-                x.address(),
-                x.flat_vector(),
-                x.arg(),
-                dy.arg(),
-                out.arg(),
-                vectors,
-                x.elem(),
-            );
-        }
+        let out = unsafe { of_each_vector!(gradient_of_each(x, dy)) };
         [Some(out.into_tensor())]
     }
 

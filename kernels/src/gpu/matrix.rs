@@ -12,6 +12,28 @@ use cubecl::prelude::*;
 /// Maximum numbers of a vector: as many as are read at once in f32.
 const VECTOR: usize = 4;
 
+/// Launches a kernel with a unit for each vector of some matrices of one shape and type, and
+/// returns the matrix that it writes. As unsafe as the kernel's launch.
+macro_rules! of_each_vector {
+    ($kernel:ident($first:ident $(, $other:ident)*)) => {{
+        let (client, vectors, out) = ($first.client(), $first.flat_vectors(), $first.empty_like());
+        $kernel::launch_unchecked(
+            client,
+            cubecl::calculate_cube_count_elemwise(client, vectors, $crate::gpu::cube::sums::cube()),
+            $crate::gpu::cube::sums::cube(),
+            $first.address(),
+            $first.flat_vector(),
+            $first.arg(),
+            $($other.arg(),)*
+            out.arg(),
+            vectors,
+            $first.elem(),
+        );
+        out
+    }};
+}
+pub(super) use of_each_vector;
+
 /// A tensor \[…, columns\] whose rows are adjacent in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {

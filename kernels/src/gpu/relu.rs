@@ -5,12 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::matrix::Matrix;
+use super::matrix::{Matrix, of_each_vector};
 use super::operation::{BackwardInput, Operation, apply, apply_to_both};
-use super::sums::cube;
 
 /// Replaces negative values by zero; NaN stays NaN. The gradient is that of the result if the
 /// result is above zero. For a device that [`super::is_gpu`], and at least one value.
@@ -52,23 +50,9 @@ impl Rectify {
     fn gradient(&self, dy: CubeTensor) -> Option<CubeTensor> {
         let result = Matrix::of_values(self.result.get()?.clone());
         let dy = Matrix::of_values(dy);
-        let (vectors, out) = (dy.flat_vectors(), dy.empty_like());
         // SAFETY: every unit writes its own vector, if it exists; the result is as large as its
         // gradient.
-        unsafe {
-            where_above_zero::launch_unchecked(
-                dy.client(),
-                calculate_cube_count_elemwise(dy.client(), vectors, cube()),
-                cube(),
-                dy.address(),
-                dy.flat_vector(),
-                result.arg(),
-                dy.arg(),
-                out.arg(),
-                vectors,
-                dy.elem(),
-            );
-        }
+        let out = unsafe { of_each_vector!(where_above_zero(result, dy)) };
         Some(out.into_values())
     }
 }
@@ -76,22 +60,8 @@ impl Rectify {
 impl Operation<1> for Rectify {
     fn forward(&self, [x]: [CubeTensor; 1]) -> CubeTensor {
         let x = Matrix::of_values(x);
-        let (vectors, out) = (x.flat_vectors(), x.empty_like());
         // SAFETY: every unit writes its own vector, if it exists.
-        unsafe {
-            rectify::launch_unchecked(
-                x.client(),
-                calculate_cube_count_elemwise(x.client(), vectors, cube()),
-                cube(),
-                x.address(),
-                x.flat_vector(),
-                x.arg(),
-                out.arg(),
-                vectors,
-                x.elem(),
-            );
-        }
-        self.kept(out)
+        self.kept(unsafe { of_each_vector!(rectify(x)) })
     }
 
     fn backward(&self, BackwardInput { dy, .. }: BackwardInput) -> [Option<CubeTensor>; 1] {
@@ -102,24 +72,9 @@ impl Operation<1> for Rectify {
 impl Operation<2> for Rectify {
     fn forward(&self, inputs: [CubeTensor; 2]) -> CubeTensor {
         let [x, y] = inputs.map(Matrix::of_values);
-        let (vectors, out) = (x.flat_vectors(), x.empty_like());
         // SAFETY: every unit writes its own vector, if it exists; `add_relu` has checked that both
         // inputs have it.
-        unsafe {
-            rectify_sum::launch_unchecked(
-                x.client(),
-                calculate_cube_count_elemwise(x.client(), vectors, cube()),
-                cube(),
-                x.address(),
-                x.flat_vector(),
-                x.arg(),
-                y.arg(),
-                out.arg(),
-                vectors,
-                x.elem(),
-            );
-        }
-        self.kept(out)
+        self.kept(unsafe { of_each_vector!(rectify_sum(x, y)) })
     }
 
     fn backward(&self, BackwardInput { dy, .. }: BackwardInput) -> [Option<CubeTensor>; 2] {
