@@ -147,14 +147,10 @@ impl ResNetConfig {
     }
 
     fn check(&self) -> Result<(), ModelError> {
-        let [first, second, third, fourth] = self.blocks;
+        check::sizes(NAME, &self.blocks.map(|group| ("blocks", group)))?;
         check::sizes(
             NAME,
             &[
-                ("blocks", first),
-                ("blocks", second),
-                ("blocks", third),
-                ("blocks", fourth),
                 ("classes", self.classes),
                 ("width", self.width),
                 ("channels", self.channels),

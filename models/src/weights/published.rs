@@ -5,11 +5,15 @@ use crate::{Cnn, CscCnn, PlainWideResNet, ResNet, Transformer, UNet, Vit, WideRe
 
 /// A model with a reference implementation in PyTorch.
 pub trait PyTorchKeys {
-    /// Names of the tensors in the reference's state dict.
-    fn key_map(&self) -> KeyMap;
+    /// Names of the tensors in the reference's state dict: the same unless told otherwise.
+    fn key_map(&self) -> KeyMap {
+        KeyMap::same()
+    }
 
-    /// Name of the reference's last layer, which depends on the number of classes.
-    fn head(&self) -> &'static str;
+    /// Name of the reference's last layer, which depends on the number of classes: `fc` in most.
+    fn head(&self) -> &'static str {
+        "fc"
+    }
 
     /// The model's position embedding, which may come from another image size, if it has one.
     fn positions(&self) -> Option<Positions> {
@@ -46,10 +50,6 @@ impl PyTorchKeys for UNet {
 
 /// `conv1`, `conv2`, `fc1`, `fc2`, as in PyTorch's MNIST example.
 impl PyTorchKeys for Cnn {
-    fn key_map(&self) -> KeyMap {
-        KeyMap::same()
-    }
-
     fn head(&self) -> &'static str {
         "fc2"
     }
@@ -66,20 +66,12 @@ impl PyTorchKeys for CscCnn {
             (r"^(layer\d)\.bn\.", "$1.1."),
         ])
     }
-
-    fn head(&self) -> &'static str {
-        "fc"
-    }
 }
 
 /// `block1.layer.0.convShortcut`, otherwise our names, as in xternalz/WideResNet-pytorch.
 impl PyTorchKeys for WideResNet {
     fn key_map(&self) -> KeyMap {
         KeyMap::constant(&[(r"\.conv_shortcut\.", ".convShortcut.")])
-    }
-
-    fn head(&self) -> &'static str {
-        "fc"
     }
 }
 
@@ -89,10 +81,6 @@ impl PyTorchKeys for WideResNet {
 impl PyTorchKeys for PlainWideResNet {
     fn key_map(&self) -> KeyMap {
         KeyMap::constant(&[(r"\.conv\.", ".cbr.0."), (r"\.bn\.", ".cbr.1.")])
-    }
-
-    fn head(&self) -> &'static str {
-        "fc"
     }
 }
 
@@ -104,20 +92,12 @@ impl PyTorchKeys for ResNet {
             (r"\.downsample\.bn\.", ".downsample.1."),
         ])
     }
-
-    fn head(&self) -> &'static str {
-        "fc"
-    }
 }
 
 /// Our names, as in timm's `VisionTransformer` with `global_pool="token"` or `"avg"`.
 ///
 /// torchvision's names are in [`KeyMap::torchvision_vit`].
 impl PyTorchKeys for Vit {
-    fn key_map(&self) -> KeyMap {
-        KeyMap::same()
-    }
-
     fn head(&self) -> &'static str {
         "head"
     }
