@@ -11,32 +11,14 @@ use crate::{DatasetError, Split};
 pub(crate) const PUBLISHED: Published = Published {
     name: "Fashion-MNIST",
     sub_folder: "FashionMNIST/raw",
-    files: [
-        RemoteFile {
-            name: "train-images-idx3-ubyte.gz",
-            form: Form::Stored,
-            sha256: "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            len: 26_421_880,
-        },
-        RemoteFile {
-            name: "train-labels-idx1-ubyte.gz",
-            form: Form::Stored,
-            sha256: "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            len: 29_515,
-        },
-        RemoteFile {
-            name: "t10k-images-idx3-ubyte.gz",
-            form: Form::Stored,
-            sha256: "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            len: 4_422_102,
-        },
-        RemoteFile {
-            name: "t10k-labels-idx1-ubyte.gz",
-            form: Form::Stored,
-            sha256: "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            len: 5_148,
-        },
+    form: Form::Stored,
+    sha256: [
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ],
+    lens: [26_421_880, 29_515, 4_422_102, 5_148],
     mirrors: [
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
@@ -63,7 +45,7 @@ pub struct FashionMnist(IdxSet);
 
 impl FashionMnist {
     /// The files of both splits, with their publishers' names.
-    pub const FILES: [RemoteFile; 4] = PUBLISHED.files;
+    pub const FILES: [RemoteFile; 4] = PUBLISHED.files();
 
     /// URLs for the download, in the order in which they are tried.
     pub const MIRRORS: [&str; 2] = PUBLISHED.mirrors;

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::download::RemoteFile;
+use crate::download::{Form, RemoteFile};
 use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read, idx};
 
 const SHAPE: ImageShape = ImageShape {
@@ -40,8 +40,10 @@ pub(crate) struct Published {
     pub(crate) name: &'static str,
     /// Sub-folder in which torchvision keeps the files.
     pub(crate) sub_folder: &'static str,
-    /// Images and labels for training, images and labels for testing.
-    pub(crate) files: [RemoteFile; 4],
+    /// Form, SHA-256 and length of the [files](Self::files), in their order.
+    pub(crate) form: Form,
+    pub(crate) sha256: [&'static str; 4],
+    pub(crate) lens: [u64; 4],
     pub(crate) mirrors: [&'static str; 2],
     pub(crate) class_names: [&'static str; CLASSES],
     pub(crate) mean: f32,
@@ -49,6 +51,25 @@ pub(crate) struct Published {
 }
 
 impl Published {
+    /// Images and labels for training, images and labels for testing.
+    pub(crate) const fn files(&self) -> [RemoteFile; 4] {
+        [
+            self.file("train-images-idx3-ubyte.gz", 0),
+            self.file("train-labels-idx1-ubyte.gz", 1),
+            self.file("t10k-images-idx3-ubyte.gz", 2),
+            self.file("t10k-labels-idx1-ubyte.gz", 3),
+        ]
+    }
+
+    const fn file(&self, name: &'static str, index: usize) -> RemoteFile {
+        RemoteFile {
+            name,
+            form: self.form,
+            sha256: self.sha256[index],
+            len: self.lens[index],
+        }
+    }
+
     /// The files that `dir` lacks for both splits.
     pub(crate) fn missing(&self, dir: &Path) -> Vec<RemoteFile> {
         [Split::Train, Split::Test]
@@ -61,7 +82,7 @@ impl Published {
 
     /// Images and labels of a split.
     fn files_of(&self, split: Split) -> [RemoteFile; 2] {
-        let [train_images, train_labels, test_images, test_labels] = self.files;
+        let [train_images, train_labels, test_images, test_labels] = self.files();
         match split {
             Split::Train => [train_images, train_labels],
             Split::Test => [test_images, test_labels],

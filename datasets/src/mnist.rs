@@ -10,32 +10,14 @@ use crate::{DatasetError, Split};
 pub(crate) const PUBLISHED: Published = Published {
     name: "MNIST",
     sub_folder: "MNIST/raw",
-    files: [
-        RemoteFile {
-            name: "train-images-idx3-ubyte.gz",
-            form: Form::Uncompressed,
-            sha256: "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            len: 47_040_016,
-        },
-        RemoteFile {
-            name: "train-labels-idx1-ubyte.gz",
-            form: Form::Uncompressed,
-            sha256: "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            len: 60_008,
-        },
-        RemoteFile {
-            name: "t10k-images-idx3-ubyte.gz",
-            form: Form::Uncompressed,
-            sha256: "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-            len: 7_840_016,
-        },
-        RemoteFile {
-            name: "t10k-labels-idx1-ubyte.gz",
-            form: Form::Uncompressed,
-            sha256: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            len: 10_008,
-        },
+    form: Form::Uncompressed,
+    sha256: [
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ],
+    lens: [47_040_016, 60_008, 7_840_016, 10_008],
     mirrors: [
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -51,7 +33,7 @@ pub struct Mnist(IdxSet);
 
 impl Mnist {
     /// The files of both splits, with their publishers' names.
-    pub const FILES: [RemoteFile; 4] = PUBLISHED.files;
+    pub const FILES: [RemoteFile; 4] = PUBLISHED.files();
 
     /// URLs for the download, in the order in which they are tried.
     pub const MIRRORS: [&str; 2] = PUBLISHED.mirrors;
