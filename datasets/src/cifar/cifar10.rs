@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use super::{Cifar, Label, MIRRORS, Published, list_of_names, locate, records_file};
+use super::{Cifar, Label, MIRRORS, Published, locate};
 use crate::delegate::{delegate_dataset, downloads};
 use crate::download::{Downloader, Form, RemoteFile};
-use crate::unpack::Contents;
 use crate::{DatasetError, Split};
 
 const PUBLISHED: Published = Published {
@@ -16,18 +15,7 @@ const PUBLISHED: Published = Published {
         sha256: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         len: 170_052_171,
     },
-    contents: Contents {
-        folder: "cifar-10-batches-bin",
-        files: &[
-            records_file("data_batch_1.bin"),
-            records_file("data_batch_2.bin"),
-            records_file("data_batch_3.bin"),
-            records_file("data_batch_4.bin"),
-            records_file("data_batch_5.bin"),
-            records_file("test_batch.bin"),
-            list_of_names("batches.meta.txt"),
-        ],
-    },
+    folder: "cifar-10-batches-bin",
     train: &[
         "data_batch_1.bin",
         "data_batch_2.bin",

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use super::{Cifar, Label, MIRRORS, Published, list_of_names, locate, records_file};
+use super::{Cifar, Label, MIRRORS, Published, locate};
 use crate::delegate::{delegate_dataset, downloads};
 use crate::download::{Downloader, Form, RemoteFile};
-use crate::unpack::Contents;
 use crate::{DatasetError, Split};
 
 const PUBLISHED: Published = Published {
@@ -16,15 +15,7 @@ const PUBLISHED: Published = Published {
         sha256: "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
         len: 168_513_733,
     },
-    contents: Contents {
-        folder: "cifar-100-binary",
-        files: &[
-            records_file("train.bin"),
-            records_file("test.bin"),
-            list_of_names("fine_label_names.txt"),
-            list_of_names("coarse_label_names.txt"),
-        ],
-    },
+    folder: "cifar-100-binary",
     train: &["train.bin"],
     test: &["test.bin"],
     lists: &["fine_label_names.txt", "coarse_label_names.txt"],

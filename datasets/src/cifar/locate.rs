@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use super::Published;
 use crate::download::RemoteFile;
-use crate::{DatasetError, Split, unpack};
+use crate::unpack::{self, Contents};
+use crate::{DatasetError, Split};
 
 /// Place of the files.
 #[derive(Debug)]
@@ -46,7 +47,11 @@ pub(super) fn locate(
         });
     }
     if let Some(archive) = archive(published, dir) {
-        let folder = unpack::unpacked(&archive, &published.contents, cache)?;
+        let contents = Contents {
+            folder: published.folder,
+            files: &published.members(),
+        };
+        let folder = unpack::unpacked(&archive, &contents, cache)?;
         return Ok(Place {
             folder,
             archive: Some(archive),
@@ -64,7 +69,7 @@ pub(super) fn locate(
     Err(DatasetError::Missing {
         dataset: published.name,
         dir: dir.to_owned(),
-        also: Some(published.contents.folder),
+        also: Some(published.folder),
         files,
     })
 }
@@ -81,7 +86,7 @@ pub(super) fn missing(published: &Published, dir: &Path) -> Vec<RemoteFile> {
 }
 
 fn folders(published: &Published, dir: &Path) -> [PathBuf; 2] {
-    [dir.join(published.contents.folder), dir.to_owned()]
+    [dir.join(published.folder), dir.to_owned()]
 }
 
 fn archive(published: &Published, dir: &Path) -> Option<PathBuf> {

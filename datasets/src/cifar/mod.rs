@@ -17,7 +17,7 @@ pub use cifar100::{Cifar100, Cifar100Labels};
 use std::path::Path;
 
 use crate::download::RemoteFile;
-use crate::unpack::{Contents, Member};
+use crate::unpack::Member;
 use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read};
 use locate::Place;
 use records::Records;
@@ -36,29 +36,13 @@ const MAX_RECORDS: u64 = 256 << 20;
 /// Largest list of names; CIFAR's largest has less than a kilobyte.
 const MAX_NAMES: u64 = 1 << 16;
 
-/// A file of records in an archive.
-const fn records_file(name: &'static str) -> Member {
-    Member {
-        name,
-        max_len: MAX_RECORDS,
-    }
-}
-
-/// A list of names in an archive.
-const fn list_of_names(name: &'static str) -> Member {
-    Member {
-        name,
-        max_len: MAX_NAMES,
-    }
-}
-
 /// Properties of one set.
 #[derive(Debug)]
 struct Published {
     name: &'static str,
     archive: RemoteFile,
-    /// Contents of the archive, and the name of its folder.
-    contents: Contents,
+    /// The folder of the files in the archive.
+    folder: &'static str,
     train: &'static [&'static str],
     test: &'static [&'static str],
     /// The lists of names.
@@ -79,6 +63,15 @@ struct Label {
 impl Published {
     fn record_len(&self) -> usize {
         self.labels.len() + PIXELS
+    }
+
+    /// All files in the archive.
+    fn members(&self) -> Vec<Member> {
+        let member = |max_len| move |&name| Member { name, max_len };
+        let records = self.train.iter().chain(self.test);
+        let records = records.map(member(MAX_RECORDS));
+        let lists = self.lists.iter().map(member(MAX_NAMES));
+        records.chain(lists).collect()
     }
 
     fn files_of(&self, split: Split) -> &'static [&'static str] {

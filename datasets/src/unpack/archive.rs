@@ -72,7 +72,7 @@ enum Failure {
 
 struct Unpacking<'a> {
     archive: &'a Path,
-    contents: &'a Contents,
+    contents: &'a Contents<'a>,
     into: &'a Path,
 }
 

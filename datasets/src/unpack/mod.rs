@@ -11,11 +11,11 @@ pub(crate) use cache::unpacked;
 
 /// The files to take out of an archive.
 #[derive(Debug)]
-pub(crate) struct Contents {
+pub(crate) struct Contents<'a> {
     /// The folder in the archive with the files, and the beginning of the cache's name.
     pub(crate) folder: &'static str,
     /// The files.
-    pub(crate) files: &'static [Member],
+    pub(crate) files: &'a [Member],
 }
 
 /// One file in an archive.
