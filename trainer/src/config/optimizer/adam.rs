@@ -1,10 +1,6 @@
 //! Adam.
 
-use burn::optim;
-use burn_dist::parallel::ParameterOptimizer;
-
-use super::{AnyOptimizer, moments, rates, weight_decay};
-use crate::config::error::Fault;
+use super::{AnyOptimizer, like_adam, weight_decay};
 use crate::config::section::{exactly, keys};
 
 keys! {
@@ -23,18 +19,5 @@ keys! {
 }
 
 impl AnyOptimizer for AdamConfig {
-    rates!();
-
-    fn check(&self) -> Result<(), Fault> {
-        moments(self.betas, self.eps)
-    }
-
-    fn build(&self) -> ParameterOptimizer {
-        optim::AdamConfig::new()
-            .with_beta_1(self.betas[0] as f32)
-            .with_beta_2(self.betas[1] as f32)
-            .with_epsilon(self.eps as f32)
-            .with_weight_decay(weight_decay(self.weight_decay))
-            .into()
-    }
+    like_adam!(AdamConfig, decay => weight_decay(decay));
 }

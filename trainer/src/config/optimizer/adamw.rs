@@ -1,10 +1,6 @@
 //! Adam with decoupled weight decay.
 
-use burn::optim;
-use burn_dist::parallel::ParameterOptimizer;
-
-use super::{AnyOptimizer, moments, rates};
-use crate::config::error::Fault;
+use super::{AnyOptimizer, like_adam};
 use crate::config::section::{exactly, keys};
 
 keys! {
@@ -23,18 +19,5 @@ keys! {
 }
 
 impl AnyOptimizer for AdamWConfig {
-    rates!();
-
-    fn check(&self) -> Result<(), Fault> {
-        moments(self.betas, self.eps)
-    }
-
-    fn build(&self) -> ParameterOptimizer {
-        optim::AdamWConfig::new()
-            .with_beta_1(self.betas[0] as f32)
-            .with_beta_2(self.betas[1] as f32)
-            .with_epsilon(self.eps as f32)
-            .with_weight_decay(self.weight_decay as f32)
-            .into()
-    }
+    like_adam!(AdamWConfig, decay => decay as f32);
 }

@@ -1,10 +1,8 @@
 //! LAMB: Adam with updates scaled to the norm of their parameter.
 
-use burn::optim;
-use burn_dist::parallel::{ParameterOptimizer, ParameterSpec};
+use burn_dist::parallel::ParameterSpec;
 
-use super::{AnyOptimizer, moments, rates};
-use crate::config::error::Fault;
+use super::{AnyOptimizer, like_adam};
 use crate::config::section::{exactly, keys};
 
 keys! {
@@ -24,22 +22,9 @@ keys! {
 }
 
 impl AnyOptimizer for LambConfig {
-    rates!();
-
-    fn check(&self) -> Result<(), Fault> {
-        moments(self.betas, self.eps)
-    }
+    like_adam!(LambConfig, decay => decay as f32);
 
     fn whole(&self, _: &ParameterSpec) -> bool {
         true
-    }
-
-    fn build(&self) -> ParameterOptimizer {
-        optim::LambConfig::new()
-            .with_beta_1(self.betas[0] as f32)
-            .with_beta_2(self.betas[1] as f32)
-            .with_epsilon(self.eps as f32)
-            .with_weight_decay(self.weight_decay as f32)
-            .into()
     }
 }

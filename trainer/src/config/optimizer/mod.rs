@@ -116,6 +116,28 @@ macro_rules! rates {
 }
 use rates;
 
+/// The common parts of Adam and its relatives, given Burn's configuration and its weight decay.
+macro_rules! like_adam {
+    ($burn:ident, $decay:ident => $in_burn:expr) => {
+        $crate::config::optimizer::rates!();
+
+        fn check(&self) -> Result<(), $crate::config::error::Fault> {
+            $crate::config::optimizer::moments(self.betas, self.eps)
+        }
+
+        fn build(&self) -> burn_dist::parallel::ParameterOptimizer {
+            let $decay = self.weight_decay;
+            burn::optim::$burn::new()
+                .with_beta_1(self.betas[0] as f32)
+                .with_beta_2(self.betas[1] as f32)
+                .with_epsilon(self.eps as f32)
+                .with_weight_decay($in_burn)
+                .into()
+        }
+    };
+}
+use like_adam;
+
 impl OptimizerConfig {
     /// Learning rate without a schedule.
     pub fn lr(&self) -> f64 {
