@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use datasets::{Color, ImageFolder, ImageFolderOptions, Split};
 
-use super::{AnyDataSet, Opened, evenly};
+use super::{AnyDataSet, Opened, evenly, in_folder};
 use crate::config::error::Fault;
 use crate::config::section::{keys, names};
 use crate::config::validate::{MOST_PIXELS, ensure, given_in_range};
@@ -64,17 +64,7 @@ impl AnyDataSet for ImageFolderConfig {
         })
     }
 
-    fn paths(&mut self) -> Vec<(&'static str, &mut Option<PathBuf>)> {
-        vec![("data.dir", &mut self.dir)]
-    }
-
-    fn dir(&self) -> Option<&Path> {
-        self.dir.as_deref()
-    }
-
-    fn folder(&self) -> &Path {
-        self.dir().unwrap_or(Path::new("data/image-folder"))
-    }
+    in_folder!("data/image-folder", dir);
 
     fn open(&self, split: Split, _samples: Option<usize>, seed: u64) -> Opened {
         let mut options = ImageFolderOptions::new(self.side());

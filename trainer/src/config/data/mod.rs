@@ -167,9 +167,9 @@ pub trait AnyDataSet {
     }
 }
 
-/// Implements the common parts of data sets with downloads, and lists the path keys.
-macro_rules! downloads {
-    ($set:ident, $folder:literal, $($key:ident),+) => {
+/// Implements the common parts of data sets in a folder, and lists the path keys.
+macro_rules! in_folder {
+    ($folder:literal, $($key:ident),+) => {
         fn paths(&mut self) -> Vec<(&'static str, &mut Option<PathBuf>)> {
             vec![$((concat!("data.", stringify!($key)), &mut self.$key)),+]
         }
@@ -181,6 +181,14 @@ macro_rules! downloads {
         fn folder(&self) -> &Path {
             self.dir().unwrap_or(Path::new($folder))
         }
+    };
+}
+use in_folder;
+
+/// As [`in_folder`], and implements downloads.
+macro_rules! downloads {
+    ($set:ident, $folder:literal, $($key:ident),+) => {
+        $crate::config::data::in_folder!($folder, $($key),+);
 
         fn missing(&self) -> Vec<RemoteFile> {
             $set::missing(self.folder())
