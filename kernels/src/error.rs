@@ -124,6 +124,33 @@ pub(crate) fn volume(
     Ok(product)
 }
 
+/// The places of a window along a side of `size`, padded by at most `max` at both ends.
+pub(crate) fn places(
+    op: &'static str,
+    size: usize,
+    [window, stride, padding]: [usize; 3],
+    max: usize,
+) -> Result<usize, KernelError> {
+    volume(op, &[("kernel", window)])?;
+    volume(op, &[("stride", stride)])?;
+    if padding > max {
+        return Err(KernelError::Padding {
+            op,
+            padding,
+            window,
+            max,
+        });
+    }
+    let padded = padding
+        .checked_mul(2)
+        .and_then(|padding| padding.checked_add(size))
+        .ok_or(KernelError::TooLarge { op })?;
+    let room = padded
+        .checked_sub(window)
+        .ok_or(KernelError::Window { op, window, padded })?;
+    Ok(room / stride + 1)
+}
+
 /// Checks that the argument `what` has the number of elements of the shape.
 pub(crate) fn length(
     op: &'static str,

@@ -3,7 +3,7 @@
 use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each};
 use crate::cpu::vector::max_pool::Windows;
-use crate::error::{KernelError, length, volume};
+use crate::error::{KernelError, length, places, volume};
 
 const OP: &str = "max-pool";
 
@@ -35,29 +35,8 @@ impl MaxPool2d {
     /// more than half a window.
     pub fn output_size(&self) -> Result<[usize; 2], KernelError> {
         let side = |size: usize, axis: usize| {
-            let (window, stride, padding) =
-                (self.kernel[axis], self.stride[axis], self.padding[axis]);
-            for (what, value) in [("kernel", window), ("stride", stride)] {
-                volume(OP, &[(what, value)])?;
-            }
-            let max = window / 2;
-            if padding > max {
-                return Err(KernelError::Padding {
-                    op: OP,
-                    padding,
-                    window,
-                    max,
-                });
-            }
-            let padded = size
-                .checked_add(2 * padding)
-                .ok_or(KernelError::TooLarge { op: OP })?;
-            let room = padded.checked_sub(window).ok_or(KernelError::Window {
-                op: OP,
-                window,
-                padded,
-            })?;
-            Ok(room / stride + 1)
+            let window = [self.kernel[axis], self.stride[axis], self.padding[axis]];
+            places(OP, size, window, self.kernel[axis] / 2)
         };
         Ok([side(self.height, 0)?, side(self.width, 1)?])
     }

@@ -1,7 +1,7 @@
 //! Shapes of convolutions and the choice of algorithm.
 
 use super::OP;
-use crate::error::{KernelError, volume};
+use crate::error::{KernelError, places, volume};
 
 /// Shape of a two-dimensional convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,21 +72,8 @@ impl Conv2d {
     /// Fails if a size is zero, or if the window is larger than the padded image.
     pub fn output_size(&self) -> Result<[usize; 2], KernelError> {
         let side = |size: usize, axis: usize| {
-            let (window, stride, padding) =
-                (self.kernel[axis], self.stride[axis], self.padding[axis]);
-            for (what, value) in [("kernel", window), ("stride", stride)] {
-                volume(OP, &[(what, value)])?;
-            }
-            let padded = padding
-                .checked_mul(2)
-                .and_then(|padding| padding.checked_add(size))
-                .ok_or(KernelError::TooLarge { op: OP })?;
-            let room = padded.checked_sub(window).ok_or(KernelError::Window {
-                op: OP,
-                window,
-                padded,
-            })?;
-            Ok(room / stride + 1)
+            let window = [self.kernel[axis], self.stride[axis], self.padding[axis]];
+            places(OP, size, window, usize::MAX)
         };
         Ok([side(self.height, 0)?, side(self.width, 1)?])
     }
