@@ -90,6 +90,20 @@ pub(super) struct Place {
     steps: Vec<(String, String)>,
 }
 
+/// Keeps the field `place` of a visitor or mapper where it is.
+macro_rules! follows_place {
+    () => {
+        fn enter_module(&mut self, name: &str, container_type: &str) {
+            self.place.enter(name, container_type);
+        }
+
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.place.exit();
+        }
+    };
+}
+pub(super) use follows_place;
+
 impl Place {
     pub(super) fn enter(&mut self, name: &str, container: &str) {
         self.steps.push((name.to_owned(), container.to_owned()));
@@ -160,13 +174,7 @@ struct Lister<'a> {
 }
 
 impl ModuleVisitor for Lister<'_> {
-    fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.place.enter(name, container_type);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.place.exit();
-    }
+    follows_place!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let slot = self.place.slot(self.keys, param.lazy_shape().to_vec());

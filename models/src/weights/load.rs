@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Tensor, TensorData};
 
 use super::float::transposed;
-use super::layout::{BATCHES, Place, Slot, slots};
+use super::layout::{BATCHES, Place, Slot, follows_place, slots};
 use super::place::prefixes;
 use super::source::{Element, Entry, Source};
 use super::{KeyMap, Mismatches, Positions, WeightsError};
@@ -339,13 +339,7 @@ struct Assign {
 }
 
 impl ModuleMapper for Assign {
-    fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.place.enter(name, container_type);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.place.exit();
-    }
+    follows_place!();
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(data) = self.values.remove(&self.place.path()) else {

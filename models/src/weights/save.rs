@@ -11,7 +11,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 use burn_dist::files::{Replacement, write_tensors};
 use safetensors::{Dtype, View};
 
-use super::layout::{Place, Slot, slots};
+use super::layout::{Place, Slot, follows_place, slots};
 use super::source::Source;
 use super::{KeyMap, WeightsError};
 
@@ -197,13 +197,7 @@ struct Reader {
 }
 
 impl ModuleVisitor for Reader {
-    fn enter_module(&mut self, name: &str, container_type: &str) {
-        self.place.enter(name, container_type);
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.place.exit();
-    }
+    follows_place!();
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.outcome.is_err() {
