@@ -6,7 +6,6 @@ use crate::bucket::{DeviceCollectives, DeviceHandle, gradient_dtype};
 use crate::{Compression, Cuts, DType, Error};
 
 /// The same collectives, with `f32` gradients rounded.
-#[derive(Debug)]
 pub(super) struct Narrowed<C> {
     inner: C,
     compression: Compression,

@@ -9,7 +9,6 @@ use crate::bucket::{DeviceCollectives, DeviceHandle, burn_dtype, gradient_dtype}
 use crate::{Buffer, Compression, Cuts, Error, Handle, ProcessGroup, ReduceOp};
 
 /// The collectives of a group, for tensors of `device`.
-#[derive(Debug)]
 pub(crate) struct Staged {
     pub group: ProcessGroup,
     pub device: Device,

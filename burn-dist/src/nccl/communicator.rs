@@ -159,13 +159,6 @@ impl<N: Nccl> Drop for Communicator<N> {
     }
 }
 
-impl<N: Nccl> std::fmt::Debug for Communicator<N> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (rank, size) = (self.group.rank(), self.group.size());
-        write!(f, "Communicator(rank {rank} of {size})")
-    }
-}
-
 /// Errors in the call that need no other rank.
 fn refuse(call: &DeviceCall, size: usize) -> Option<CollectiveError> {
     let DeviceCall {

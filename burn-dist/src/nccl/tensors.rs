@@ -64,7 +64,6 @@ pub(crate) fn connect(
 }
 
 /// NCCL's collectives for tensors.
-#[derive(Debug)]
 pub(crate) struct NcclTensors {
     communicator: Communicator<Library>,
     version: String,

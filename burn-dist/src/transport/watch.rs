@@ -54,15 +54,6 @@ struct Clock {
     farewell: Cell<Option<(usize, Allowance)>>,
 }
 
-impl std::fmt::Debug for Watch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch")
-            .field("allowance", &self.clock.allowance)
-            .field("ranks", &self.ranks)
-            .finish_non_exhaustive()
-    }
-}
-
 /// The reason why a wait ended without success.
 #[derive(Clone, Debug)]
 pub enum Interrupt {

@@ -5,9 +5,9 @@
 //! once per parameter.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
-use std::{fmt, mem};
 
 use burn::tensor::{Device, FloatDType, Tensor};
 
@@ -26,7 +26,7 @@ const TOGETHER: usize = 1 << 24;
 
 /// Collectives on device memory. Every rank makes the same calls in the same order, on the thread
 /// that computes.
-pub(crate) trait DeviceCollectives: fmt::Debug + Send + Sync {
+pub(crate) trait DeviceCollectives: Send + Sync {
     /// Starts replacing `flat` by its mean over all ranks.
     fn start_mean(&self, flat: Tensor<1>) -> Box<dyn DeviceHandle>;
 
@@ -48,7 +48,6 @@ pub(crate) trait DeviceHandle: Send {
 }
 
 /// A group of one rank.
-#[derive(Debug)]
 pub(crate) struct Alone;
 
 impl DeviceCollectives for Alone {
@@ -73,7 +72,6 @@ impl DeviceHandle for Tensor<1> {
 }
 
 /// A device and its collectives.
-#[derive(Debug)]
 pub(crate) struct Resident {
     pub(crate) device: Device,
     /// Collectives over the ranks that share one set of shards.
@@ -157,17 +155,6 @@ impl DeviceStore {
             }
         }
         found
-    }
-}
-
-impl fmt::Debug for DeviceStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "DeviceStore({} buckets, {:?})",
-            self.buckets.len(),
-            self.on
-        )
     }
 }
 

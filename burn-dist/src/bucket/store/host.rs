@@ -382,12 +382,6 @@ impl GradientStore for HostStore {
     }
 }
 
-impl std::fmt::Debug for HostStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HostStore({} buckets)", self.buckets.len())
-    }
-}
-
 fn unfit(reason: &str) -> Error {
     Error::Device {
         reason: reason.to_owned(),

@@ -5,7 +5,6 @@ mod device;
 mod elements;
 mod host;
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ pub(crate) use host::HostStore;
 ///
 /// Buckets are sent and waited for in the same order on every rank. The caller decides the order
 /// and the time.
-pub(crate) trait GradientStore: fmt::Debug + Send {
+pub(crate) trait GradientStore: Send {
     fn partition(&self) -> &Arc<Partition>;
 
     /// Device of the parameters and of all results.
