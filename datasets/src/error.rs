@@ -7,17 +7,6 @@ use loader::pipeline::Failure;
 
 use crate::area::Area;
 
-/// Implements `Debug` of error types as their `Display`, because `fn main() -> Result` prints it.
-macro_rules! debug_is_display {
-    ($error:ty) => {
-        impl std::fmt::Debug for $error {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Display::fmt(self, f)
-            }
-        }
-    };
-}
-
 /// The reason why a data set, or a part of it, cannot be read.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -380,7 +369,12 @@ pub enum DatasetError {
     },
 }
 
-debug_is_display!(DatasetError);
+/// As `Display`, because `fn main() -> Result` prints it.
+impl std::fmt::Debug for DatasetError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
 
 impl DatasetError {
     /// Refuses an area outside an image of this size.

@@ -1,17 +1,5 @@
 //! Errors of model configurations.
 
-/// Implements `Debug` of error types as their `Display`, because `fn main() -> Result` prints it.
-macro_rules! debug_is_display {
-    ($error:ty) => {
-        impl std::fmt::Debug for $error {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                std::fmt::Display::fmt(self, f)
-            }
-        }
-    };
-}
-pub(crate) use debug_is_display;
-
 /// An invalid model configuration.
 #[derive(thiserror::Error)]
 pub enum ModelError {
@@ -124,4 +112,4 @@ pub enum ModelError {
     },
 }
 
-debug_is_display!(ModelError);
+burn_dist::debug_is_display!(ModelError);

@@ -103,7 +103,7 @@ pub enum WeightsError {
     },
 }
 
-crate::error::debug_is_display!(WeightsError);
+burn_dist::debug_is_display!(WeightsError);
 
 /// All differences between a model and a file, by name in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
