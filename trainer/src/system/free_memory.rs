@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use super::memory::bytes_in;
+
 /// Available memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Free {
@@ -18,7 +20,7 @@ pub(crate) fn free() -> Option<Free> {
 
 /// Like [`free`], with other folders.
 fn free_at(proc: &Path, cgroups: &Path) -> Option<Free> {
-    let host = available(proc);
+    let host = bytes_in(&proc.join("meminfo"), "MemAvailable:");
     match left_in_groups(proc, cgroups) {
         Some(left) if host.is_none_or(|host| left < host) => Some(Free {
             bytes: left,
@@ -29,15 +31,6 @@ fn free_at(proc: &Path, cgroups: &Path) -> Option<Free> {
             limited: false,
         }),
     }
-}
-
-fn available(proc: &Path) -> Option<u64> {
-    let text = fs::read_to_string(proc.join("meminfo")).ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 /// File names of a cgroup version.

@@ -1,5 +1,7 @@
 //! Memory use of a rank.
 
+use std::path::Path;
+
 use burn::tensor::Device;
 use burn_dist::device::reserved;
 
@@ -29,7 +31,12 @@ pub(crate) fn reset_peak() -> bool {
 }
 
 fn status(name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    bytes_in(Path::new("/proc/self/status"), name)
+}
+
+/// The bytes that a file of the kernel gives in KiB after `name`.
+pub(super) fn bytes_in(file: &Path, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     kib.checked_mul(1024)

@@ -4,7 +4,7 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::PanicHookInfo;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use burn_dist::ProcessGroup;
@@ -13,6 +13,7 @@ use burn_dist::launch::abort_all;
 use burn_dist::thread_limit::NoThreads;
 
 use crate::system::output::{complain, complain_unlogged};
+use crate::system::threads::{in_time, take};
 
 /// Time limit for telling the other ranks, and for telling people.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -68,7 +69,7 @@ pub fn end_on_panic(rank: usize) {
         // First tell the ranks: output may block on its reader, or on a lock of the panicking
         // thread.
         abort(reason);
-        in_time(move || {
+        in_time("panic", PATIENCE, move || {
             crate::system::output::screen::restore();
             complain_unlogged(&report);
             complain(&told);
@@ -91,9 +92,9 @@ fn payload<'a>(info: &'a PanicHookInfo<'_>) -> Option<&'a str> {
 /// group's locks.
 pub(crate) fn abort(reason: String) {
     if let Some(group) = take(&GROUP) {
-        in_time(move || group.abort(&reason));
+        in_time("panic", PATIENCE, move || group.abort(&reason));
     } else if let Some(group) = take(&CONNECTING) {
-        in_time(move || group.abort(&reason));
+        in_time("panic", PATIENCE, move || group.abort(&reason));
     }
 }
 
@@ -109,31 +110,6 @@ fn report(info: &PanicHookInfo<'_>) -> String {
         _ => format!(
             "thread '{name}' {info}\nnote: run with `RUST_BACKTRACE=1` environment variable to display a backtrace"
         ),
-    }
-}
-
-fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
-    from.lock().ok().and_then(|mut content| content.take())
-}
-
-/// Runs `work` on another thread, and gives up waiting after the limit.
-fn in_time(work: impl FnOnce() + Send + 'static) {
-    let (sender, done) = std::sync::mpsc::channel();
-    let work = Arc::new(Mutex::new(Some(work)));
-    let of_thread = work.clone();
-    let thread = std::thread::Builder::new().name("panic".into());
-    let started = thread.spawn(move || {
-        if let Some(work) = take(&of_thread) {
-            work();
-        }
-        // The receiver is gone if it took too long.
-        let _ = sender.send(());
-    });
-    if started.is_ok() {
-        let _ = done.recv_timeout(PATIENCE);
-    } else if let Some(work) = take(&work) {
-        // No thread is available, which may be the reason for the panic.
-        work();
     }
 }
 

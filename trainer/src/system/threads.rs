@@ -7,7 +7,10 @@ use std::env;
 use std::error::Error;
 use std::fs;
 use std::io;
-use std::thread::available_parallelism;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, available_parallelism};
+use std::time::Duration;
 
 use burn_dist::thread_limit::{self, NoThreads};
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -182,6 +185,36 @@ fn count(list: &str) -> Option<usize> {
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
         sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
     })
+}
+
+/// Runs `work` on another thread, or on this one if there is no other. Returns false if it took too
+/// long to wait for.
+pub(crate) fn in_time(
+    name: &str,
+    patience: Duration,
+    work: impl FnOnce() + Send + 'static,
+) -> bool {
+    let (sender, done) = channel();
+    let work = Arc::new(Mutex::new(Some(work)));
+    let of_thread = work.clone();
+    let thread = thread::Builder::new().name(name.into()).spawn(move || {
+        if let Some(work) = take(&of_thread) {
+            work();
+        }
+        // The receiver is gone if it took too long.
+        let _ = sender.send(());
+    });
+    if thread.is_ok() {
+        return done.recv_timeout(patience).is_ok();
+    }
+    if let Some(work) = take(&work) {
+        work();
+    }
+    true
+}
+
+pub(crate) fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
+    from.lock().ok().and_then(|mut content| content.take())
 }
 
 #[cfg(test)]

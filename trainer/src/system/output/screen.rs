@@ -5,9 +5,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use ratatui::backend::CrosstermBackend;
@@ -21,6 +19,7 @@ use signal_hook::consts::SIGCONT;
 use signal_hook::flag;
 
 use crate::system::output::outlet;
+use crate::system::threads::in_time;
 
 /// Maximum delay of the process's end by a terminal that accepts no more, as after Ctrl-S.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -61,18 +60,8 @@ pub fn restore() {
     if unseen().is_none() {
         return;
     }
-    let (sender, left) = channel();
-    let leaving = thread::Builder::new()
-        .name("terminal".into())
-        .spawn(move || {
-            leave();
-            // The receiver is gone if it took too long.
-            let _ = sender.send(());
-        });
-    match leaving {
-        Ok(_) if left.recv_timeout(PATIENCE).is_ok() => {}
-        Ok(_) => echo(true),
-        Err(_) => leave(),
+    if !in_time("terminal", PATIENCE, leave) {
+        echo(true);
     }
 }
 
