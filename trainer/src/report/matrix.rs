@@ -155,31 +155,26 @@ impl<'a> Matrix<'a> {
             let name = html::shortened(&full, LONGEST - 1);
             let middle = margin + side * (index as f64 + 0.5);
             if level {
-                let _ = writeln!(
-                    labels,
-                    "<text x=\"{:.1}\" y=\"{:.1}\" class=\"end\">{name}</text>\
-                     <text x=\"{middle:.1}\" y=\"{:.1}\" class=\"middle\">{name}</text>",
-                    margin - 6.0,
-                    middle + drop,
-                    margin - 6.0
-                );
+                labels += &text(margin - 6.0, middle + drop, "end", &name);
+                labels += &text(middle, margin - 6.0, "middle", &name);
+                labels += "\n";
                 continue;
             }
+            let (place, edge) = (middle + drop, margin - 5.0);
+            labels += &text(edge, place, &format!("end {class}"), &name);
             let _ = writeln!(
                 labels,
-                "<text x=\"{:.1}\" y=\"{:.1}\" class=\"end {class}\">{name}</text>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" class=\"{class}\" \
-                 transform=\"rotate(-90 {:.1} {:.1})\">{name}</text>",
-                margin - 5.0,
-                middle + drop,
-                middle + drop,
-                margin - 5.0,
-                middle + drop,
-                margin - 5.0
+                "<text x=\"{place:.1}\" y=\"{edge:.1}\" class=\"{class}\" \
+                 transform=\"rotate(-90 {place:.1} {edge:.1})\">{name}</text>"
             );
         }
         labels
     }
+}
+
+/// A label, which is already escaped.
+fn text(x: f64, y: f64, class: &str, label: &str) -> String {
+    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{label}</text>")
 }
 
 /// The squares of each level and color, as one path each.
@@ -228,12 +223,10 @@ fn counts(cells: &[Vec<i64>], margin: f64, side: f64) -> String {
             } else {
                 ""
             };
-            let _ = writeln!(
-                svg,
-                "<text x=\"{:.1}\" y=\"{:.1}\" class=\"count{strong}\">{count}</text>",
-                margin + side * (column as f64 + 0.5),
-                margin + side * (row as f64 + 0.5) + 4.0
-            );
+            let place = |index: usize| margin + side * (index as f64 + 0.5);
+            let class = format!("count{strong}");
+            svg += &text(place(column), place(row) + 4.0, &class, &count.to_string());
+            svg += "\n";
         }
     }
     svg
@@ -244,14 +237,11 @@ fn numbers(classes: usize, margin: f64, full: f64) -> String {
     let mut labels = String::new();
     for fifth in 0..5usize {
         let class = classes * fifth / 5;
-        let place = margin + full * fifth as f64 / 5.0;
+        let (place, edge) = (margin + full * fifth as f64 / 5.0, margin - 5.0);
+        labels += &text(edge, place + 9.0, "end", &class.to_string());
         let _ = writeln!(
             labels,
-            "<text x=\"{:.1}\" y=\"{:.1}\" class=\"end\">{class}</text>\
-             <text x=\"{place:.1}\" y=\"{:.1}\">{class}</text>",
-            margin - 5.0,
-            place + 9.0,
-            margin - 5.0
+            "<text x=\"{place:.1}\" y=\"{edge:.1}\">{class}</text>"
         );
     }
     labels
