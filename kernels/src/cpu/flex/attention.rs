@@ -56,11 +56,10 @@ impl Operation for Attention {
     fn backward(&self, saved: Saved, dy: FlexTensor, to: &mut To<'_>) -> Result<(), KernelError> {
         let kernels = to.kernels;
         let qkv = saved.input(0)?;
-        let dqkv = filled(qkv.layout().shape().clone(), |dqkv| {
+        to.fill(0, qkv.layout().shape().clone(), |dqkv| {
             let (shape, dy) = (self.shape(qkv)?, numbers(&dy)?);
             kernels.attention_gradient(&shape, numbers(qkv)?, dy, dqkv)
-        });
-        to.give(0, dqkv?)
+        })
     }
 
     fn reads(&self, _index: usize) -> bool {

@@ -131,11 +131,10 @@ impl Operation for Normalisation {
             kernels.batch_norm_gradient(&norm, x, parameters, &moments, dy, result)
         })?;
         for (index, sums) in (1..).zip(&sums) {
-            let sums = filled(Shape::new([norm.shape.columns]), |to| {
+            to.fill(index, Shape::new([norm.shape.columns]), |to| {
                 to.copy_from_slice(sums);
                 Ok(())
-            });
-            to.give(index, sums?)?;
+            })?;
         }
         to.give(0, dx)
     }

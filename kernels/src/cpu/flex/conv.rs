@@ -103,25 +103,18 @@ impl Operation for Convolution {
         let (x, weight) = (saved.input(0)?, saved.input(1)?);
         let (shape, method) = (self.shape(x, weight)?, self.options.method);
         let dy = numbers(&gradient)?;
-        if self.epilogue.bias && to.wants(2) {
+        if self.epilogue.bias {
             let rows = pixels(&gradient);
-            let sums = filled(Shape::new([rows.columns]), |sums| {
+            to.fill(2, Shape::new([rows.columns]), |sums| {
                 kernels.bias_gradient(rows, dy, sums)
-            });
-            to.give(2, sums?)?;
+            })?;
         }
-        if to.wants(1) {
-            let dw = filled(weight.layout().shape().clone(), |dw| {
-                kernels.conv2d_weight_gradient(&shape, method, numbers(x)?, dy, dw)
-            });
-            to.give(1, dw?)?;
-        }
-        if to.wants(0) {
-            let dx = filled(x.layout().shape().clone(), |dx| {
-                kernels.conv2d_input_gradient(&shape, method, dy, numbers(weight)?, dx)
-            });
-            to.give(0, dx?)?;
-        }
+        to.fill(1, weight.layout().shape().clone(), |dw| {
+            kernels.conv2d_weight_gradient(&shape, method, numbers(x)?, dy, dw)
+        })?;
+        to.fill(0, x.layout().shape().clone(), |dx| {
+            kernels.conv2d_input_gradient(&shape, method, dy, numbers(weight)?, dx)
+        })?;
         if let Some(residual) = self.epilogue.residual() {
             to.give(residual, gradient)?;
         }

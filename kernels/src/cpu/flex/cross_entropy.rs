@@ -64,11 +64,10 @@ impl Operation for CrossEntropy {
         let own = self.gradient.get().ok_or(KernelError::Storage)?;
         let of_mean = numbers(&dy)?.first().copied().unwrap_or_default();
         let share = of_mean / pixels(own).rows as f32;
-        let scaled = filled(own.layout().shape().clone(), |scaled| {
+        to.fill(0, own.layout().shape().clone(), |scaled| {
             let pairs = scaled.iter_mut().zip(numbers(own)?);
             pairs.for_each(|(to, value)| *to = value * share);
             Ok(())
-        });
-        to.give(0, scaled?)
+        })
     }
 }

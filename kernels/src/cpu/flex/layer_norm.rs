@@ -55,11 +55,10 @@ impl Operation for LayerNorm {
             kernels.layer_norm_gradient(rows, epsilon, x, weight, dy, [dx, dw, db])
         })?;
         for (index, sums) in (1..).zip(&sums) {
-            let sums = filled(Shape::new([rows.columns]), |to| {
+            to.fill(index, Shape::new([rows.columns]), |to| {
                 to.copy_from_slice(sums);
                 Ok(())
-            });
-            to.give(index, sums?)?;
+            })?;
         }
         to.give(0, dx)
     }

@@ -136,13 +136,12 @@ impl Operation for Layer {
             to.give(1, dw?)?;
             to.give(2, db)?;
         }
-        if self.epilogue.bias && to.wants(2) && !together {
-            let sums = filled(Shape::new([columns]), |sums| {
+        if self.epilogue.bias && !together {
+            to.fill(2, Shape::new([columns]), |sums| {
                 kernels.bias_gradient(Rows { rows, columns }, dy, sums)
-            });
-            to.give(2, sums?)?;
+            })?;
         }
-        if to.wants(1) && !together {
+        if !together {
             let product = Matmul {
                 rows: depth,
                 columns,
@@ -150,30 +149,26 @@ impl Operation for Layer {
                 left_transposed: true,
                 right_transposed: false,
             };
-            let dw = filled(weight.layout().shape().clone(), |dw| {
+            to.fill(1, weight.layout().shape().clone(), |dw| {
                 self.multiply(kernels, &product, (self.input(x)?, dy), &plain, dw)
-            });
-            to.give(1, dw?)?;
+            })?;
         }
-        if to.wants(0) {
-            let product = Matmul {
-                rows,
-                columns: depth,
-                depth: columns,
-                left_transposed: false,
-                right_transposed: true,
+        let product = Matmul {
+            rows,
+            columns: depth,
+            depth: columns,
+            left_transposed: false,
+            right_transposed: true,
+        };
+        to.fill(0, x.layout().shape().clone(), |dx| {
+            let factors = (Input::Plain(dy), numbers(weight)?);
+            let gelu_input = self.options.gelu.then(|| numbers(x)).transpose()?;
+            let slope = crate::cpu::Epilogue {
+                gelu_input,
+                ..plain
             };
-            let dx = filled(x.layout().shape().clone(), |dx| {
-                let factors = (Input::Plain(dy), numbers(weight)?);
-                let gelu_input = self.options.gelu.then(|| numbers(x)).transpose()?;
-                let slope = crate::cpu::Epilogue {
-                    gelu_input,
-                    ..plain
-                };
-                self.multiply(kernels, &product, factors, &slope, dx)
-            });
-            to.give(0, dx?)?;
-        }
+            self.multiply(kernels, &product, factors, &slope, dx)
+        })?;
         if let Some(residual) = self.epilogue.residual() {
             to.give(residual, gradient)?;
         }

@@ -57,7 +57,7 @@ impl Operation for Mean {
         };
         let (columns, pixels) = (channels.max(1), self.height * self.width);
         let shape = Shape::new([batch, self.height, self.width, channels]);
-        let dx = filled(shape, |dx| {
+        to.fill(0, shape, |dx| {
             let rows = numbers(&dy)?.par_chunks(columns);
             dx.par_chunks_mut((pixels * columns).max(1))
                 .zip(rows)
@@ -68,7 +68,6 @@ impl Operation for Mean {
                     }
                 });
             Ok(())
-        });
-        to.give(0, dx?)
+        })
     }
 }

@@ -13,11 +13,11 @@ use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
-use burn::tensor::{DispatchTensor, Tensor};
+use burn::tensor::{DispatchTensor, Shape, Tensor};
 
 use super::conv::pixels;
 use super::shared;
-use super::tensor::{changed, contiguous, numbers};
+use super::tensor::{changed, contiguous, filled, numbers};
 use crate::KernelError;
 use crate::branches;
 use crate::cpu::{Epilogue, Kernels};
@@ -99,6 +99,19 @@ impl To<'_> {
         }
         let output = numbers(saved.output()?)?;
         changed(dy, |dy| self.kernels.relu_gradient(output, dy))
+    }
+
+    /// Gives the input the gradient that `write` computes, if it needs one.
+    pub fn fill(
+        &mut self,
+        index: usize,
+        shape: Shape,
+        write: impl FnOnce(&mut [f32]) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        match self.wants(index) {
+            true => self.give(index, filled(shape, write)?),
+            false => Ok(()),
+        }
     }
 
     /// Gives the input its gradient, or a part of it.
