@@ -24,7 +24,8 @@ const MAX_SAMPLE_BYTES: u64 = 256 << 20;
 /// Tar files of samples, plain or compressed by gzip, for a [`ShardLoader`](crate::ShardLoader).
 ///
 /// Consecutive files with the same name up to the first dot are a sample: [`TarSample`]. Folders,
-/// links and files without an extension are ignored.
+/// links and files without an extension are ignored. A sample has at most 1024 files, and a name at
+/// most 4096 bytes.
 ///
 /// ```no_run
 /// use loader::{BoxError, ShardLoader, ShardSampler, TarSample, TarShards};

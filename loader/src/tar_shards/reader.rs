@@ -19,6 +19,12 @@ const BLOCK: u64 = 512;
 /// Largest header for a long name, with all other extended attributes of the file.
 const MAX_EXTENSION: u64 = 1 << 20;
 
+/// Longest name, as Linux has it.
+const MAX_NAME: usize = 4096;
+
+/// Largest number of files in a sample.
+const MAX_FILES: usize = 1024;
+
 pub(super) struct TarReader {
     path: PathBuf,
     input: Input,
@@ -103,9 +109,8 @@ impl TarReader {
             files: Vec::new(),
         };
         let mut bytes = 0_u64;
-        loop {
-            // The header counts too: many empty files are no way around the limit.
-            bytes = bytes.saturating_add(member.size).saturating_add(BLOCK);
+        for _ in 0..MAX_FILES {
+            bytes = bytes.saturating_add(member.size);
             if bytes > self.max_sample {
                 return Err(TarError::TooLarge {
                     path: self.path.clone(),
@@ -129,6 +134,8 @@ impl TarReader {
                 }
             }
         }
+        let key = &sample.key;
+        Err(self.damaged(format!("the sample {key} has more than {MAX_FILES} files")))
     }
 
     /// Reads a file of a sample.
@@ -268,6 +275,9 @@ impl TarReader {
 
     /// A name without a leading `./`, if it is one.
     fn checked(&self, name: Vec<u8>) -> Result<String, TarError> {
+        if name.len() > MAX_NAME {
+            return Err(self.damaged(format!("a name has {} bytes", name.len())));
+        }
         let name = String::from_utf8(name);
         let name = name.map_err(|_| self.damaged("a name is not UTF-8".into()))?;
         if name.starts_with('/') || name.split('/').any(|part| part == "..") {

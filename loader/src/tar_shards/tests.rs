@@ -251,7 +251,7 @@ fn hostile_shards_are_errors() {
         let error = error_of(&with(&|tar| file(tar, name, b"x"))).to_string();
         assert!(error.contains("leads out of its folder"), "{error}");
     }
-    // More than the limit in one file, in many, and in many empty ones.
+    // More than the limit in one file, and in several.
     let large = |sizes: &[usize]| {
         let error = error_of(&with(&|tar| {
             for (index, &size) in sizes.iter().enumerate() {
@@ -263,9 +263,8 @@ fn hostile_shards_are_errors() {
             "{error}"
         );
     };
-    large(&[4000]);
-    large(&[1000, 1000, 1000]);
-    large(&[0; 9]);
+    large(&[4097]);
+    large(&[2000, 0, 2000, 97]);
     // A size that is only announced: nothing is allocated for it.
     for size in [1 << 40, u64::MAX, u64::MAX - 511] {
         let bytes = header(EntryType::Regular, "a.txt", size)
@@ -294,6 +293,8 @@ fn hostile_shards_are_errors() {
         file(tar, "a.TXT", b"2");
     });
     damaged(&twice, "it contains a.txt twice");
+    let many = with(&|tar| (0..1025).for_each(|file| self::file(tar, &format!("a.{file}"), b"")));
+    damaged(&many, "the sample a has more than 1024 files");
     damaged(&[1; 512], "a header has a wrong checksum");
     let sparse = header(EntryType::GNUSparse, "a.txt", 0).as_bytes().to_vec();
     damaged(&sparse, "sparse");
@@ -305,6 +306,7 @@ fn hostile_shards_are_errors() {
     };
     damaged(&pax("size", b"99"), "a PAX header has a size");
     damaged(&pax("path", b"\xff.txt"), "a name is not UTF-8");
+    damaged(&pax("path", &[b'x'; 4097]), "a name has 4097 bytes");
     damaged(&pax("path", b"/x.txt"), "leads out of its folder");
     damaged(&pax("GNU.sparse.major", b"1"), "sparse");
 }
