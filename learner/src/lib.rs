@@ -33,6 +33,7 @@
 //! | `engine` | forward, backward and optimizer over all ranks |
 //! | `gather` | outputs of all ranks on rank 0 |
 //! | `output` | [`GlobalOutput`]: outputs that become one output of the global batch |
+//! | `sampled` | [`SampledLoader`]: Burn's `DataLoader` over samplers and workers |
 //! | `shares` | each rank's share of a data loader |
 //! | `turn` | what all ranks agree on before a batch |
 //! | `silent` | the renderer of ranks that show nothing |
@@ -45,6 +46,7 @@ mod error;
 mod fit;
 mod gather;
 mod output;
+mod sampled;
 mod shares;
 mod silent;
 mod strategy;
@@ -53,3 +55,4 @@ mod turn;
 pub use distribute::Distribute;
 pub use distributed::Distributed;
 pub use output::{GlobalOutput, Part, Parts};
+pub use sampled::SampledLoader;
