@@ -327,7 +327,8 @@ fn a_resumed_training_logs_the_same_bits() {
     for strategy in ["ddp", "zero-2"] {
         let whole = Ranks::run(2, "example", &format!("{strategy} 4 -")).good();
         let first = Ranks::run(2, "example", &format!("{strategy} 2 -")).good();
-        let second = first.again("example", &format!("{strategy} 4 2")).good();
+        let second = first.again(2, "example", &format!("{strategy} 4 2"));
+        let second = second.good();
         for split in ["train", "valid"] {
             for epoch in 1..=4 {
                 let found = all_logged(second.folder(), split, epoch);
@@ -337,6 +338,23 @@ fn a_resumed_training_logs_the_same_bits() {
             }
         }
     }
+}
+
+#[test]
+fn a_sharded_state_resumes_on_another_number_of_ranks() {
+    let first = Ranks::run(2, "example", "zero-2 2 -").good();
+    let second = first.again(3, "example", "zero-2 3 2").good();
+    let losses = |epoch| {
+        *logged(second.folder(), "train", epoch, "Loss")
+            .last()
+            .unwrap()
+    };
+    // New weights would begin at the loss of a guess.
+    assert!(losses(3) < losses(1), "{} {}", losses(3), losses(1));
+    let missing = second.again(2, "example", "zero-2 4 1");
+    assert!(!missing.is_good());
+    let told = "has no state of epoch 1; it has the epochs [2, 3]";
+    assert!(missing.output().contains(told), "{}", missing.output());
 }
 
 #[test]

@@ -42,7 +42,6 @@ pub fn leave(code: ExitCode) -> ! {
 
 /// Ranks that have ended.
 pub struct Ranks {
-    nproc: usize,
     folder: TempDir,
     is_good: bool,
     output: String,
@@ -54,16 +53,15 @@ impl Ranks {
         let folder = tempfile::tempdir().unwrap();
         let (is_good, output) = play(nproc, name, argument, folder.path());
         Self {
-            nproc,
             folder,
             is_good,
             output,
         }
     }
 
-    /// Plays another part with the same folder.
-    pub fn again(self, name: &str, argument: &str) -> Self {
-        let (is_good, output) = play(self.nproc, name, argument, self.folder.path());
+    /// Plays another part on `nproc` ranks with the same folder.
+    pub fn again(self, nproc: usize, name: &str, argument: &str) -> Self {
+        let (is_good, output) = play(nproc, name, argument, self.folder.path());
         Self {
             is_good,
             output,
