@@ -203,6 +203,21 @@ two_and_two() {
   same_as_plain even
 }
 
+# The same bytes from any ranks, and nothing else on standard output.
+predicts_alike() {
+  run model srun -n1 "$folder/trainer-plain" "${short[@]}" --set checkpoint.every_epochs=1
+  local number
+  mkdir "$work/images"
+  for number in {100..249}; do
+    { printf 'P5 28 28 255\n'; head -c 784 /dev/urandom; } >"$work/images/$number.pgm"
+  done
+  predict() { timeout -k 5 60 "$cluster" exec "$@" predict "$work/model" "$work/images" --jsonl -; }
+  predict srun -n1 "$folder/trainer-plain" >"$work/one.jsonl"
+  is "$(wc -l <"$work/one.jsonl")" 150
+  predict srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" >"$work/four.jsonl"
+  cmp "$work/one.jsonl" "$work/four.jsonl"
+}
+
 # Rank 0 is not on the first node of the list.
 placed_by_hand() {
   printf '%s\n' node3 node1 node1 node2 >"$work/hosts"
@@ -744,6 +759,7 @@ touch "$work/begin"
 check four_nodes
 check three_and_one
 check two_and_two
+check predicts_alike
 check placed_by_hand
 check node_first
 check nodes_that_hold_copies
