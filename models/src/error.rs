@@ -82,11 +82,13 @@ pub enum ModelError {
         patch: usize,
     },
     /// The model is for another task.
-    #[error("{model} does not go with the task `{task}`. Choose another model.name, or task.name")]
+    #[error(
+        "the model is for the task `{of}`, not for `{task}`. Choose another model.name or task.name"
+    )]
     OtherTask {
-        /// Name of the model.
-        model: &'static str,
-        /// Name of the task.
+        /// Name of the model's task.
+        of: &'static str,
+        /// Name of the other task.
         task: &'static str,
     },
     /// Images cannot be halved as often as the model does.

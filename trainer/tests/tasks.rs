@@ -138,7 +138,7 @@ fn losses_over_unequal_weights_do_not_depend_on_ranks_strategy_and_accumulation(
 #[test]
 fn metrics_do_not_depend_on_the_ranks() {
     for tiny in Tiny::ALL {
-        let trained = tiny.train(1, &["checkpoint.every_epochs=20"]);
+        let trained = tiny.train(1, &["checkpoint.every_epochs=20", "checkpoint.best=false"]);
         let run = trained.path("run");
         let of_run = evaluation(&trained);
         let evaluate = |nproc: &str| -> Value {
@@ -276,8 +276,8 @@ fn the_built_in_text_is_learned() {
 #[test]
 fn shapes_are_segmented() {
     let settings = [
-        "data.train_samples=384",
-        "train.epochs=2",
+        "data.train_samples=512",
+        "train.epochs=4",
         "data.test_samples=96",
     ];
     let mut trial = Trial::new(&["--config", "shapes", "--nproc", "2", "--run-dir", "run"]);
@@ -287,9 +287,9 @@ fn shapes_are_segmented() {
     let finished = trial.run();
     finished.assert_code(0);
     let evaluation = evaluation(&finished);
-    // All background would have an accuracy of 0.7 and a mean IoU of 0.18.
+    // A model that finds shapes without telling them apart has 0.34.
     let iou = evaluation["mean_iou"].as_f64().unwrap();
-    assert!(iou > 0.3, "{iou}");
+    assert!(iou > 0.37, "{iou}");
     assert!(evaluation["samples"].as_u64().unwrap() < 96 * 32 * 32);
     assert!(
         finished.stdout.contains("val mean IoU "),
@@ -321,7 +321,7 @@ fn a_metric_of_the_task_can_be_watched() {
         "is no metric of the task `segmentation`",
         "its metrics: loss, mean_iou, pixel_accuracy",
     ]);
-    let wrong = Tiny::Shapes.trial(run, 1, &["data.name=digits"]).run();
+    let wrong = Trial::new(&["--config", "shapes", "--set", "data.name=digits"]).run();
     wrong
         .assert_code(2)
         .assert_stderr(&["names for this task: shapes, mask-folder"]);

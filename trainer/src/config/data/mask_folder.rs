@@ -24,6 +24,10 @@ keys! {
 }
 
 impl AnyDataSet for MaskFolderConfig {
+    fn task(&self) -> &'static str {
+        "segmentation"
+    }
+
     fn check(&self) -> Result<(), Fault> {
         in_range("data.size", self.size as u64, 8, 4096)?;
         in_range("data.classes", self.classes as u64, 2, 255)

@@ -27,6 +27,7 @@ use serde::{Deserialize, Deserializer, Serializer};
 use super::error::Fault;
 use super::named::named_section;
 use super::section::keys;
+use super::task;
 use super::validate::{ensure, given_in_range, in_range};
 
 pub use cifar_100::LabelsName;
@@ -103,6 +104,11 @@ type Opened = Result<Arc<dyn Dataset>, DatasetError>;
 
 /// The interface of a data set in `[data]`.
 pub trait AnyDataSet {
+    /// Name of the task that it is for.
+    fn task(&self) -> &'static str {
+        task::USUAL
+    }
+
     /// Checks the data set's own keys.
     ///
     /// # Errors

@@ -27,6 +27,10 @@ keys! {
 }
 
 impl AnyDataSet for TextConfig {
+    fn task(&self) -> &'static str {
+        "language"
+    }
+
     fn check(&self) -> Result<(), Fault> {
         in_range("data.context", self.context as u64, 1, 65_536)?;
         let good = self.test_share > 0.0 && self.test_share < 1.0;

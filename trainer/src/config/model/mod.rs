@@ -22,6 +22,7 @@ use models::{ImageClassifier, ModelError};
 use super::error::Fault;
 use super::named::named_section;
 use super::section::keys;
+use super::task;
 
 pub use resnet::StemName;
 pub use vit::{PoolingName, VitPreset};
@@ -74,6 +75,11 @@ keys! {
 
 /// The interface of a model in `[model]`.
 pub trait AnyModel {
+    /// Name of the task that it is for.
+    fn task(&self) -> &'static str {
+        task::USUAL
+    }
+
     /// Fills in missing keys from the preset.
     fn fill(&mut self) {}
 
@@ -94,14 +100,9 @@ pub trait AnyModel {
         Self: Sized,
     {
         Err(ModelError::OtherTask {
-            model: self.title(),
-            task: "classification",
+            of: self.task(),
+            task: task::USUAL,
         })
-    }
-
-    /// Name for messages.
-    fn title(&self) -> &'static str {
-        "this model"
     }
 }
 

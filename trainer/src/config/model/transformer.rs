@@ -21,8 +21,8 @@ keys! {
 }
 
 impl AnyModel for TransformerConfig {
-    fn title(&self) -> &'static str {
-        "transformer"
+    fn task(&self) -> &'static str {
+        "language"
     }
 
     fn check(&self) -> Result<(), Fault> {

@@ -18,8 +18,8 @@ keys! {
 }
 
 impl AnyModel for UNetConfig {
-    fn title(&self) -> &'static str {
-        "unet"
+    fn task(&self) -> &'static str {
+        "segmentation"
     }
 
     fn check(&self) -> Result<(), Fault> {

@@ -23,18 +23,4 @@ impl AnyTask for ClassificationConfig {
     fn monitor(&self) -> &'static str {
         "accuracy"
     }
-
-    fn parts(&self) -> [&'static [&'static str]; 2] {
-        let data = &[
-            "digits",
-            "mnist",
-            "fashion-mnist",
-            "cifar-10",
-            "cifar-100",
-            "image-folder",
-            "generated",
-            "own",
-        ];
-        [data, &["cnn", "csc-cnn", "wide-resnet", "resnet", "vit"]]
-    }
 }

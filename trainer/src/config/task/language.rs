@@ -23,8 +23,4 @@ impl AnyTask for LanguageConfig {
     fn monitor(&self) -> &'static str {
         "loss"
     }
-
-    fn parts(&self) -> [&'static [&'static str]; 2] {
-        [&["text"], &["transformer"]]
-    }
 }

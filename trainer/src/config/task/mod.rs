@@ -8,11 +8,13 @@ mod language;
 mod own;
 mod segmentation;
 
-use super::Config;
+use toml::de::DeTable;
+
 use super::error::Fault;
 use super::metric::{self, Measure};
-use super::named::named_section;
-use super::section::{keys, suggest};
+use super::named::{Alternative, Named, named_section};
+use super::section::{Section, keys, suggest};
+use super::{Config, DataConfig, ModelConfig};
 
 named_section! {
     /// `[task]`: the task to learn. `name` defaults to `classification`. Each task has its own data
@@ -36,10 +38,10 @@ pub trait AnyTask {
 
     /// Name of the metric that decides which evaluation is best, unless configured.
     fn monitor(&self) -> &'static str;
-
-    /// Data sets and models of the task, for messages.
-    fn parts(&self) -> [&'static [&'static str]; 2];
 }
+
+/// Name of the task that data sets and models have by default.
+pub const USUAL: &str = "classification";
 
 impl Default for TaskConfig {
     fn default() -> Self {
@@ -101,6 +103,22 @@ pub(crate) fn check_monitors(config: &Config, measures: &[Measure]) -> Result<()
     Ok(())
 }
 
+fn other_task(key: &str, name: &str, task: &str, valid: &[&str]) -> Fault {
+    let text = format!("`{key}` = \"{name}\" does not go with the task `{task}`");
+    let help = format!("names for this task: {}", valid.join(", "));
+    Fault::in_key(key, text).help(help)
+}
+
+/// The names of a section that are `such`, with their usual keys.
+fn names<N: Named>(such: impl Fn(&N::Kind) -> bool) -> Vec<&'static str> {
+    let is_such = |choice: &&Alternative<N::Kind>| {
+        let usual = Section::take(&mut DeTable::new(), N::SECTION);
+        usual.and_then(choice.read).is_ok_and(|kind| such(&kind))
+    };
+    let all = N::ALTERNATIVES.iter().filter(is_such);
+    all.map(|choice| choice.name).collect()
+}
+
 /// Checks that data, model and watched metrics belong to the task.
 pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let kind = &config.task.kind;
@@ -111,16 +129,15 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
         return Ok(());
     }
     let task = kind.name();
-    let [data, models] = kind.parts();
-    for (key, name, valid) in [
-        ("data.name", config.data.kind.name(), data),
-        ("model.name", config.model.kind.name(), models),
-    ] {
-        if !valid.contains(&name) {
-            let text = format!("`{key}` = \"{name}\" does not go with the task `{task}`");
-            let help = format!("names for this task: {}", valid.join(", "));
-            return Err(Fault::in_key(key, text).help(help));
-        }
+    let (data, model) = (&config.data.kind, &config.model.kind);
+    let goes_with = |of: &'static str| of == task;
+    if !goes_with(data.task()) {
+        let valid = names::<DataConfig>(|data| goes_with(data.task()));
+        return Err(other_task("data.name", data.name(), task, &valid));
+    }
+    if !goes_with(model.task()) {
+        let valid = names::<ModelConfig>(|model| goes_with(model.task()));
+        return Err(other_task("model.name", model.name(), task, &valid));
     }
     let is_usual = matches!(kind, TaskKind::Classification(_));
     let useless = [

@@ -17,8 +17,4 @@ impl AnyTask for OwnTaskConfig {
     fn monitor(&self) -> &'static str {
         "loss"
     }
-
-    fn parts(&self) -> [&'static [&'static str]; 2] {
-        [&[], &[]]
-    }
 }

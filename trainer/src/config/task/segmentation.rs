@@ -23,8 +23,4 @@ impl AnyTask for SegmentationConfig {
     fn monitor(&self) -> &'static str {
         "mean_iou"
     }
-
-    fn parts(&self) -> [&'static [&'static str]; 2] {
-        [&["shapes", "mask-folder"], &["unet"]]
-    }
 }

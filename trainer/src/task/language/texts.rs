@@ -135,7 +135,7 @@ impl Texts {
                 Ok(then.call(Language::<models::Transformer>::new(self), model))
             }
             other => Err(ModelError::OtherTask {
-                model: other.name(),
+                of: other.task(),
                 task: "language",
             }),
         }

@@ -198,7 +198,7 @@ impl Pictures {
                 Ok(then.call(Segmentation::<models::UNet>::new(self), model))
             }
             other => Err(ModelError::OtherTask {
-                model: other.name(),
+                of: other.task(),
                 task: "segmentation",
             }),
         }

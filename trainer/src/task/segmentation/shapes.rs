@@ -1,9 +1,9 @@
 //! Drawn shapes: a data set with masks and without files.
 //!
-//! An image shows one to three discs, squares and triangles of random colours on a noisy
-//! background. Every image is a function of (seed, split, index). It uses only additions,
-//! multiplications and comparisons, which all machines round alike: the images are the same
-//! everywhere.
+//! An image shows one to three shapes of random colours on a noisy background: plain discs,
+//! squares with horizontal stripes and triangles with vertical ones. Every image is a function of
+//! (seed, split, index). It uses only additions, multiplications and comparisons, which all
+//! machines round alike: the images are the same everywhere.
 
 use datasets::Split;
 
@@ -55,6 +55,16 @@ impl Shape {
         }
     }
 
+    /// Brightness of a pixel inside.
+    fn shade(&self, row: usize, column: usize) -> f64 {
+        let stripe = match self.class {
+            1 => 0,
+            2 => row / 2,
+            _ => column / 2,
+        };
+        if stripe.is_multiple_of(2) { 1.0 } else { 0.5 }
+    }
+
     /// Distance of a pixel to the edge, positive inside. Exact only near straight edges.
     fn depth(&self, row: f64, column: f64) -> f64 {
         let (down, right) = (row - self.center[0], column - self.center[1]);
@@ -94,13 +104,14 @@ impl Masked for Shapes {
         let background = [(); 3].map(|()| 80.0 * random.share());
         let plane = self.side * self.side;
         for (pixel, label) in labels.iter_mut().enumerate() {
-            let (row, column) = ((pixel / self.side) as f64, (pixel % self.side) as f64);
+            let (row, column) = (pixel / self.side, pixel % self.side);
             let mut colour = background;
             *label = 0;
             for shape in &shapes {
-                let depth = shape.depth(row, column);
+                let depth = shape.depth(row as f64, column as f64);
                 if depth > 0.0 {
-                    (colour, *label) = (shape.colour, shape.class);
+                    let shade = shape.shade(row, column);
+                    (colour, *label) = (shape.colour.map(|value| shade * value), shape.class);
                 }
                 if depth.abs() < EDGE {
                     *label = IGNORED;
