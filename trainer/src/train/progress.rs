@@ -4,9 +4,7 @@ use burn_dist::checkpoint::Manifest;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Batching, Config, Seen};
-use crate::data::class_names::ClassNames;
 use crate::error::TrainError;
-use crate::task::classification::compare_classes;
 use crate::task::{Difference, Evaluation, Facts, Task};
 use crate::train::changes;
 use crate::train::early_stopping::Watch;
@@ -293,24 +291,11 @@ impl Meta {
     }
 }
 
-/// Checks that the model of `manifest` was trained for these class names, in this order. Passes if
-/// the checkpoint does not know its names.
-///
-/// # Errors
-/// [`TrainError::OtherClasses`] with the first class that differs.
-pub(crate) fn check_classes(manifest: &Manifest, names: &[String]) -> Result<(), TrainError> {
-    let trained = manifest
-        .meta
-        .get("task")
-        .and_then(|task| task.get("class_names"));
-    let trained = trained.and_then(|names| ClassNames::deserialize(names).ok());
-    let data = || ClassNames::of(names);
-    trained.map_or(Ok(()), |trained| compare_classes(&trained, &data()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::class_names::ClassNames;
+    use crate::task::classification::check_classes;
 
     /// Any classifier has these facts.
     type Classes = crate::task::classification::Classification<models::Cnn>;

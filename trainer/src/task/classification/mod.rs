@@ -11,8 +11,10 @@ use std::marker::PhantomData;
 
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn_dist::ProcessGroup;
+use burn_dist::checkpoint::Manifest;
 use datasets::{ImageShape, Normalization};
 use models::ImageClassifier;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::config::metric::Measure;
@@ -35,11 +37,26 @@ const CLASSES: &str = "classes";
 const CLASS_NAMES: &str = "class_names";
 const NORMALIZATION: &str = "normalization";
 
+/// Checks that the model of `manifest` was trained for these class names, in this order. Passes if
+/// the checkpoint does not know its names.
+///
+/// # Errors
+/// [`TrainError::OtherClasses`] with the first class that differs.
+pub(crate) fn check_classes(manifest: &Manifest, names: &[String]) -> Result<(), TrainError> {
+    let trained = manifest
+        .meta
+        .get("task")
+        .and_then(|task| task.get(CLASS_NAMES));
+    let trained = trained.and_then(|names| ClassNames::deserialize(names).ok());
+    let data = || ClassNames::of(names);
+    trained.map_or(Ok(()), |trained| compare_classes(&trained, &data()))
+}
+
 /// Checks that a model was trained for the class names of the data, in their order.
 ///
 /// # Errors
 /// [`TrainError::OtherClasses`] with the first class that differs.
-pub(crate) fn compare_classes(trained: &ClassNames, data: &ClassNames) -> Result<(), TrainError> {
+fn compare_classes(trained: &ClassNames, data: &ClassNames) -> Result<(), TrainError> {
     match trained.difference(data) {
         None => Ok(()),
         Some(difference) => Err(TrainError::OtherClasses(difference)),

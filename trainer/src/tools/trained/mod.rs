@@ -27,8 +27,9 @@ use crate::run::dir;
 use crate::run::environment::Environment;
 use crate::run::resume::{absolute, named};
 use crate::system::compute;
+use crate::task::classification::check_classes;
 use crate::train::progress::Meta;
-use crate::train::{initial, misfit, named_weights, progress};
+use crate::train::{initial, misfit, named_weights};
 use weights_file::About;
 
 pub use evaluation::TrainedEvaluation;
@@ -315,7 +316,7 @@ impl Trained {
     /// The parameters of the checkpoint, for the classes of `data`.
     fn source(&self, data: &dyn Dataset) -> Result<Source, TrainError> {
         let source = Source::open(&self.path)?;
-        progress::check_classes(source.manifest(), data.class_names())?;
+        check_classes(source.manifest(), data.class_names())?;
         Ok(source)
     }
 }
