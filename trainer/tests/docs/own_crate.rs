@@ -117,8 +117,13 @@ fn a_new_user_trains_an_own_model() {
         );
         String::from_utf8(output.stdout).unwrap()
     });
-    assert!(said[0].contains("parameters "), "{}", said[0]);
-    assert_eq!(said[0], said[1]);
+    // The program fails if the ranks hold different parameters.
+    assert!(
+        said[0].contains("mean loss ") && said[0].contains("parameters "),
+        "{}",
+        said[0]
+    );
+    assert_eq!(said[1], "");
 }
 
 fn cargo() -> Command {
