@@ -16,7 +16,7 @@ import sys
 from house import ROOT, TEST, TOKEN, blanked, end_of_item
 
 # Crates whose doc comments and messages are checked.
-PRODUCT = ["burn-dist", "kernels", "models", "datasets", "trainer", "kernel-cache", "loader"]
+PRODUCT = ["burn-dist", "kernels", "models", "datasets", "trainer", "kernel-cache", "learner", "loader"]
 WIDEST, LONGEST = 100, 72
 # The committer time of 939269d. A time, not a commit, because a shallow clone need not hold that commit.
 SINCE = 1795791331

@@ -195,7 +195,7 @@ impl<M: LearnerModel> Engine<M> {
     }
 }
 
-/// The optimizer of the ranks, and whether the Learner's takes its place.
+/// The optimizer of the ranks, and whether the optimizer of the Learner takes its place.
 fn optimizer_of(distributed: &Distributed) -> Result<(ParameterOptimizer, bool), LearnerError> {
     match (&distributed.optimizer, distributed.options.strategy) {
         (Some(optimizer), _) => Ok((optimizer.clone(), false)),

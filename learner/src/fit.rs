@@ -292,7 +292,7 @@ where
     }
 }
 
-/// The event that starts a split, for a processor of items `T`.
+/// The event that starts a split with items of type `T`.
 fn split_starts<T>(epoch_number: usize, total_items: usize) -> LearnerEvent<T> {
     LearnerEvent::StartSplit {
         epoch_number,

@@ -12,7 +12,7 @@ use crate::output::{GlobalOutput, Part, Parts};
 /// Most bytes of all ranks that travel at once.
 const AT_ONCE: u64 = MOST_GATHERED / 4;
 
-/// What a rank sends after a batch.
+/// A message that each rank sends after a batch.
 #[derive(Serialize, Deserialize)]
 struct Message {
     /// Items of this rank that are processed, and all of them.

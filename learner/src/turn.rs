@@ -1,4 +1,4 @@
-//! What all ranks agree on before every batch.
+//! The agreement of all ranks before every batch.
 
 use burn_dist::{Error, ProcessGroup, ReduceOp};
 

@@ -10,10 +10,12 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, Lit, LitStr, Macro, Meta, Token};
 use trainer::config::reference;
 
-const CRATES: [&str; 6] = [
+const CRATES: [&str; 8] = [
     "burn-dist",
     "trainer",
     "datasets",
+    "learner",
+    "loader",
     "models",
     "kernels",
     "kernel-cache",
