@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt::Display;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::group::{Abort, GroupOptions, ProcessGroup};
@@ -158,16 +159,23 @@ fn be_rank(
             return ExitCode::FAILURE;
         }
     };
-    let told = group.clone();
+    let watched = Arc::new(Mutex::new(Some(group.clone())));
+    let told = Arc::clone(&watched);
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         // The others learn it before anything is printed, which may block.
-        if !contained::is_running() {
-            told.abort(&format!("panicked: {info}"));
+        if let Ok(group) = told.lock()
+            && let Some(group) = &*group
+            && !contained::is_running()
+        {
+            group.abort(&format!("panicked: {info}"));
         }
         print(info);
     }));
-    match panic::catch_unwind(AssertUnwindSafe(|| work(world, &group))) {
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| work(world, &group)));
+    // The hook outlives the rank. A group that it kept would never say goodbye to the others.
+    drop(watched.lock().map(|mut group| group.take()));
+    match outcome {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {
             let error = with_causes(error.as_ref());

@@ -11,7 +11,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use burn_dist::checkpoint::{Checkpoints, list};
 use burn_dist::parallel::{Parallel, Strategy};
-use burn_dist::{GroupOptions, ProcessGroup, ReduceOp, Run};
+use burn_dist::{Abort, GroupOptions, ProcessGroup, ReduceOp, Run};
 use world_support::*;
 
 /// Not a test. The tests below start this executable to run it: first as the launcher, then as its
@@ -20,7 +20,11 @@ use world_support::*;
 fn parts() {
     let Some(part) = part() else { return };
     let done = AtomicBool::new(false);
-    let code = Run::new().nproc(2).start(|world, group| {
+    let options = GroupOptions {
+        abort: Some(Abort::after(Duration::from_millis(500))),
+        ..GroupOptions::default()
+    };
+    let code = Run::new().nproc(2).options(options).start(|world, group| {
         let mut sum = [1 + world.rank() as i64];
         group.all_reduce(&mut sum, ReduceOp::Sum)?;
         println!("rank {} has the sum {}", world.rank(), sum[0]);
@@ -28,6 +32,10 @@ fn parts() {
             ("fails", 1) => return Err("no such luck".into()),
             ("panics", 1) => panic!("out of ideas"),
             ("fails" | "panics", _) => group.barrier()?,
+            ("leaves", 0) => {
+                std::thread::sleep(Duration::from_secs(2));
+                println!("rank 0 has finished");
+            }
             _ => {}
         }
         done.store(true, Ordering::Relaxed);
@@ -59,6 +67,14 @@ fn ranks_are_started_and_connected() {
             "{output}"
         );
     }
+}
+
+#[test]
+fn a_rank_that_is_done_does_not_end_the_others() {
+    let (code, output) = play_part("leaves");
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("rank 0 has finished"), "{output}");
+    assert!(!output.contains("error"), "{output}");
 }
 
 #[test]
