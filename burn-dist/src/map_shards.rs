@@ -164,7 +164,7 @@ fn number(bytes: &[u8]) -> usize {
     usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX)
 }
 
-/// RoundMessage of a rank to all ranks after a round.
+/// Message of each rank to all ranks after a round.
 #[derive(Debug, PartialEq)]
 enum RoundMessage {
     /// It had no item.
