@@ -9,7 +9,7 @@ use burn_dist::world::World;
 use models::CnnConfig;
 use trainer::config::Loaded;
 use trainer::run::metrics::TrainLine;
-use trainer::train::callback::{Action, Begin, Callback, CallbackError, EpochEnd};
+use trainer::train::callback::{Action, AfterEvaluation, Begin, Callback, CallbackError};
 use trainer::{Summary, Trainer, prepare_process};
 
 /// Ends the run when the smoothed loss is low.
@@ -35,7 +35,7 @@ impl Callback for UntilLossIs {
         })
     }
 
-    fn on_epoch_end(&mut self, epoch: &EpochEnd<'_>) -> Result<Action, CallbackError> {
+    fn on_evaluation(&mut self, epoch: &AfterEvaluation<'_>) -> Result<Action, CallbackError> {
         if self.speaks {
             let accuracy = 100.0 * epoch.evaluation.metric("accuracy").unwrap_or(f64::NAN);
             println!("callback: epoch {} reached {accuracy:.1} %", epoch.epoch);

@@ -159,6 +159,43 @@ fn a_run_that_is_killed_again_and_again_ends_as_if_it_never_was() {
 }
 
 #[test]
+fn evaluations_within_an_epoch_change_nothing_and_are_resumed() {
+    let plain = checksum(&Run::new(&[]).finish(2, &[]));
+    let settings = ["train.evaluate_every_steps=7"];
+    let whole = Run::new(&settings);
+    let finished = whole.finish(2, &[]);
+    assert_eq!(checksum(&finished), plain);
+    assert!(
+        finished.stdout.contains("epoch 2/3, step 8/20: "),
+        "{}",
+        finished.stdout
+    );
+    let lines = whole.metrics();
+    let evaluated = lines.iter().filter(|line| line["kind"] == "eval");
+    let steps: Vec<u64> = evaluated
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, [7, 14, 20, 21, 28, 35, 40, 42, 49, 56, 60]);
+    let killed = Run::new(&settings);
+    // Beside evaluations within an epoch, and at its end.
+    for count in [8, 16, 24, 50] {
+        let running = killed.trial(2, &["--resume", "auto"]).start();
+        let deadline = std::time::Instant::now() + LIMIT;
+        while killed.metrics().len() < count && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for pid in processes_of(&killed.dir()) {
+            // It may have ended by itself meanwhile.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        running.wait(LIMIT);
+    }
+    let finished = killed.finish(2, &["--resume", "auto"]);
+    assert_eq!(checksum(&finished), plain);
+    assert_eq!(killed.metrics(), lines);
+}
+
+#[test]
 fn ranks_that_die_are_started_again() {
     let whole = Run::new(&[]);
     let expected = checksum(&whole.finish(2, &[]));

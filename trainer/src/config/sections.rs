@@ -32,6 +32,10 @@ keys! {
         /// Optimizer steps after which the run ends, even within an epoch. Default: no limit.
         #[schemars(extend("unit" = "steps"))]
         max_steps: Option<u64> = None,
+        /// Optimizer steps between two evaluations within an epoch. Early stopping, the best
+        /// checkpoint and the schedule `plateau` see each. Default: only at the end of an epoch.
+        #[schemars(extend("unit" = "steps"))]
+        evaluate_every_steps: Option<u64> = None,
         /// Images per optimizer step over all ranks (the global batch): `micro_batch_size` ×
         /// `accumulate` × world size. Derived if omitted; 64 if `micro_batch_size` is omitted too.
         /// Each epoch drops the few images that do not fill a batch, different ones each time.

@@ -31,6 +31,9 @@ pub fn check(config: &Config) -> Result<(), Fault> {
     if let Some(steps) = train.max_steps {
         in_range("train.max_steps", steps, 1, i64::MAX as u64)?;
     }
+    if let Some(steps) = train.evaluate_every_steps {
+        in_range("train.evaluate_every_steps", steps, 1, i64::MAX as u64)?;
+    }
     if let Some(wanted) = train.eval_precision
         && ![Precision::F32, train.precision].contains(&wanted)
     {

@@ -12,6 +12,7 @@ pub(crate) fn apply(config: &mut Config) {
     }
     config.train.epochs = 1;
     config.train.max_steps = None;
+    config.train.evaluate_every_steps = None;
     config.train.limit_batches = Some(TRIAL);
     config.checkpoint = CheckpointConfig::default();
     config.early_stopping = EarlyStoppingConfig::default();

@@ -19,6 +19,8 @@ pub enum Action {
     Continue,
     /// Save a checkpoint, if the configuration enables checkpoints, and go on.
     Save,
+    /// Evaluate now, within the epoch, and go on.
+    Evaluate,
     /// Evaluate and end the run, as early stopping does.
     Stop,
 }
@@ -42,16 +44,18 @@ pub struct Begin<'a> {
     pub parameters: usize,
 }
 
-/// A finished epoch and its evaluation.
+/// An evaluation, at the end of an epoch or within it.
 #[derive(Clone, Copy, Debug)]
-pub struct EpochEnd<'a> {
+pub struct AfterEvaluation<'a> {
+    /// Whether the epoch goes on.
+    pub within_epoch: bool,
     /// Epoch, from 1.
     pub epoch: u64,
     /// Steps so far.
     pub steps: u64,
-    /// Mean loss of the epoch's steps over all ranks. NaN if all steps were skipped.
+    /// Mean loss of the epoch's steps so far, over all ranks. NaN if all were skipped.
     pub train_loss: f64,
-    /// Evaluation on the test data.
+    /// The metrics.
     pub evaluation: &'a Evaluation,
 }
 
@@ -83,6 +87,18 @@ pub trait Callback: Send {
         Ok(())
     }
 
+    /// Returns the learning rate of step `number` (from 1), given the schedule's or that of the
+    /// callback before. Runs before the step.
+    ///
+    /// All ranks must return the same rate; otherwise the step fails and names both.
+    ///
+    /// # Errors
+    /// An error ends the run.
+    fn learning_rate(&mut self, number: u64, scheduled: f64) -> Result<f64, CallbackError> {
+        let _ = number;
+        Ok(scheduled)
+    }
+
     /// Runs when the numbers of a step are known.
     ///
     /// That is two steps later, so that the run need not wait for the device or for the mean over
@@ -95,12 +111,14 @@ pub trait Callback: Send {
         Ok(Action::Continue)
     }
 
-    /// Runs after the evaluation of an epoch.
+    /// Runs after every evaluation.
+    ///
+    /// [`Action::Evaluate`] means nothing here.
     ///
     /// # Errors
     /// An error ends the run.
-    fn on_epoch_end(&mut self, epoch: &EpochEnd<'_>) -> Result<Action, CallbackError> {
-        let _ = epoch;
+    fn on_evaluation(&mut self, after: &AfterEvaluation<'_>) -> Result<Action, CallbackError> {
+        let _ = after;
         Ok(Action::Continue)
     }
 

@@ -41,7 +41,7 @@ use crate::run::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::system::memory;
 use crate::system::output::{complain, duration};
 use crate::task::{Details, Evaluation, Task};
-use crate::train::callback::{Action, Callback, CallbackError, EpochEnd};
+use crate::train::callback::{Action, AfterEvaluation, Callback, CallbackError};
 use crate::train::checkpointing::Checkpoints;
 use crate::train::context::TrainContext;
 use crate::train::early_stopping::watched;
@@ -66,6 +66,8 @@ struct Training<'s, T: Task> {
     progress: Progress,
     /// Requests of this rank that the other ranks do not know yet.
     own_requests: Requests,
+    /// Whether the next evaluation comes before the next step.
+    owes_evaluation: bool,
     begin: Instant,
     /// Progress when this process began.
     before: Progress,
@@ -151,7 +153,15 @@ impl<T: Task> Training<'_, T> {
             progress.epoch_losses = Some(0);
             progress.epoch_weight = None;
         }
+        self.owes_evaluation = !progress.evaluated && progress.steps_of_epoch > 0;
         progress.evaluated = false;
+        self.owes_evaluation &= self.is_evaluation_due();
+    }
+
+    /// Whether an evaluation is due after this step.
+    fn is_evaluation_due(&self) -> bool {
+        let every = self.context.config.train.evaluate_every_steps;
+        every.is_some_and(|every| self.progress.steps.is_multiple_of(every))
     }
 
     fn is_epoch_over(&self) -> bool {
@@ -182,8 +192,8 @@ impl<T: Task> Training<'_, T> {
         reached || self.progress.epoch > self.epochs()
     }
 
-    /// Runs the rest of an epoch and its evaluation. Returns the reason if the run should end
-    /// early.
+    /// Runs an epoch up to its next evaluation, and the evaluation. Returns the reason if the run
+    /// should end early.
     fn epoch(&mut self) -> Result<Option<End>, TrainError> {
         let begin = Instant::now();
         let first_step = self.progress.steps;
@@ -218,20 +228,25 @@ impl<T: Task> Training<'_, T> {
         let measures = self.task.measures();
         let reason = self.progress.watch.see(stopping, measures, &evaluation);
         self.progress.seen = self.schedule.see(measures, &evaluation);
-        let epoch = EpochEnd {
+        let within_epoch = !self.is_epoch_over();
+        let after = AfterEvaluation {
+            within_epoch,
             epoch: self.progress.epoch,
             steps: self.progress.steps,
             train_loss: self.recorder.mean_loss().unwrap_or(f64::NAN),
             evaluation: &evaluation,
         };
         for callback in &mut self.callbacks {
-            let action = callback.on_epoch_end(&epoch).map_err(failed)?;
+            let action = callback.on_evaluation(&after).map_err(failed)?;
             self.own_requests = self.own_requests.or(request(action));
         }
         let requests = requests.or(self.agree()?);
         let is_best = self.is_best(&evaluation);
         let (epoch, steps) = (self.progress.epoch, self.progress.steps);
-        let due = |checkpoints: &Checkpoints| checkpoints.is_due_after_epoch(epoch, steps);
+        let due = |checkpoints: &Checkpoints| match within_epoch {
+            true => checkpoints.is_due_after_step(steps),
+            false => checkpoints.is_due_after_epoch(epoch, steps),
+        };
         if is_best || requests.save || self.checkpoints.as_ref().is_some_and(due) {
             self.save()?;
         }
@@ -334,8 +349,15 @@ impl<T: Task> Training<'_, T> {
                 measure.shown.text(value)
             ))
         });
+        let within = match self.is_epoch_over() {
+            true => String::new(),
+            false => format!(
+                ", step {}/{}",
+                self.progress.steps_of_epoch, self.steps_per_epoch
+            ),
+        };
         let line = format!(
-            "epoch {}/{}: {}, train loss {}, val loss {:.4}{}, {:.0} {}/s{skipped}",
+            "epoch {}/{}{within}: {}, train loss {}, val loss {:.4}{}, {:.0} {}/s{skipped}",
             self.progress.epoch,
             self.epochs(),
             duration(time),
@@ -380,8 +402,8 @@ impl<T: Task> Training<'_, T> {
         true
     }
 
-    /// Trains until the epoch or the run ends, or a rank asks to stop. Returns the requests of the
-    /// ranks.
+    /// Trains until the epoch or the run ends, an evaluation is due, or a rank asks to stop. Returns
+    /// the requests of the ranks.
     fn steps_of_epoch(&mut self, begin: Instant) -> Result<Requests, TrainError> {
         let (epoch, done_before) = (self.progress.epoch, self.progress.steps_of_epoch);
         let (first_step, seconds) = (self.progress.steps, self.progress.train_seconds);
@@ -394,7 +416,7 @@ impl<T: Task> Training<'_, T> {
         let epoch = epoch as usize - 1;
         let mut batches = self.task.train_batches(epoch, done_before as usize);
         let mut requests = Requests::default();
-        while self.progress.steps_of_epoch < self.steps_per_epoch && !self.at_last_step() {
+        while !(self.owes_evaluation || self.is_epoch_over() || self.at_last_step()) {
             self.step(&mut batches, || seconds + begin.elapsed().as_secs_f64())?;
             let units = self.units(self.progress.steps - first_step);
             let rate = units / begin.elapsed().as_secs_f64();
@@ -404,13 +426,22 @@ impl<T: Task> Training<'_, T> {
             if requests.pause || requests.stop {
                 break;
             }
+            self.owes_evaluation = requests.evaluate || self.is_evaluation_due();
             self.save_within_epoch(&mut requests)?;
         }
         self.settle()?;
+        self.note_epoch();
         // The device may have finished the last step only now.
         self.progress.train_seconds = seconds + begin.elapsed().as_secs_f64();
         self.console.end_epoch();
         Ok(requests.or(self.recorder.take_requests()))
+    }
+
+    /// Notes the losses of the epoch so far, for its next part.
+    fn note_epoch(&mut self) {
+        self.progress.epoch_loss = self.recorder.epoch_loss();
+        self.progress.epoch_losses = Some(self.recorder.epoch_losses());
+        self.progress.epoch_weight = self.recorder.epoch_weight();
     }
 
     /// Waits for the numbers of all steps.
@@ -434,7 +465,7 @@ impl<T: Task> Training<'_, T> {
         Ok(())
     }
 
-    /// Saves a checkpoint if one is due. At the end of an epoch, the evaluation comes first.
+    /// Saves a checkpoint if one is due. An evaluation after the same step comes first.
     fn save_within_epoch(&mut self, requests: &mut Requests) -> Result<(), TrainError> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
@@ -443,8 +474,8 @@ impl<T: Task> Training<'_, T> {
             self.console.line(&news);
         }
         let due = checkpoints.is_due_after_step(self.progress.steps);
-        let end = self.progress.steps_of_epoch == self.steps_per_epoch || self.at_last_step();
-        if (due || requests.save) && !end {
+        let evaluates = self.owes_evaluation || self.is_epoch_over() || self.at_last_step();
+        if (due || requests.save) && !evaluates {
             requests.save = false;
             self.save()?;
         }
@@ -483,12 +514,10 @@ impl<T: Task> Training<'_, T> {
     fn save(&mut self) -> Result<(), TrainError> {
         self.settle()?;
         self.recorder.forget_saves();
+        self.note_epoch();
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
         };
-        self.progress.epoch_loss = self.recorder.epoch_loss();
-        self.progress.epoch_losses = Some(self.recorder.epoch_losses());
-        self.progress.epoch_weight = self.recorder.epoch_weight();
         self.progress.metrics_bytes = self.recorder.metrics_bytes();
         let meta = Meta {
             progress: self.progress.clone(),
@@ -544,6 +573,7 @@ fn request(action: Action) -> Requests {
     Requests {
         save: action == Action::Save,
         stop: action == Action::Stop,
+        evaluate: action == Action::Evaluate,
         pause: false,
     }
 }

@@ -22,6 +22,8 @@ use crate::system::output::complain;
 pub struct Requests {
     /// Save a checkpoint.
     pub save: bool,
+    /// Evaluate within the epoch.
+    pub evaluate: bool,
     /// End the run with an evaluation.
     pub stop: bool,
     /// Pause at once, to be resumed later.
@@ -30,8 +32,9 @@ pub struct Requests {
 
 impl Requests {
     /// Encodes as numbers whose sum over the ranks is above zero if any rank asks.
-    pub fn encode(self) -> [f64; 3] {
-        [self.save, self.stop, self.pause].map(|request| f64::from(u8::from(request)))
+    pub fn encode(self) -> [f64; 4] {
+        [self.save, self.stop, self.pause, self.evaluate]
+            .map(|request| f64::from(u8::from(request)))
     }
 
     /// Decodes a sum or mean over the ranks.
@@ -41,6 +44,7 @@ impl Requests {
             save: any(0),
             stop: any(1),
             pause: any(2),
+            evaluate: any(3),
         }
     }
 
@@ -50,6 +54,7 @@ impl Requests {
             save: self.save || other.save,
             stop: self.stop || other.stop,
             pause: self.pause || other.pause,
+            evaluate: self.evaluate || other.evaluate,
         }
     }
 }
@@ -238,16 +243,15 @@ impl Recorder {
         let before = self.settle_pending()?;
         let weight = loss.weight();
         let loss = loss.wait()?;
-        let [save, stop, pause] = requests.encode();
-        let numbers = match weight {
-            Some(weight) => Buffer::from_slice(&[loss, weight, save, stop, pause]),
-            None => Buffer::from_slice(&[loss, save, stop, pause]),
-        };
+        let numbers = [loss].into_iter().chain(weight).chain(requests.encode());
+        let numbers: Vec<f64> = numbers.collect();
         self.pending = Some(Pending {
             weighted: weight.is_some(),
             step,
             ended: ended.unwrap_or_else(Instant::now),
-            mean: self.group.start_all_reduce(numbers, ReduceOp::Mean),
+            mean: self
+                .group
+                .start_all_reduce(Buffer::from_slice(&numbers), ReduceOp::Mean),
         });
         Ok(before)
     }
@@ -447,14 +451,14 @@ mod tests {
             pause: true,
             ..Requests::default()
         };
-        let mut mean = [0.0; 3];
+        let mut mean = [0.0; 4];
         for requests in [save, pause, Requests::default()] {
             for (sum, number) in mean.iter_mut().zip(requests.encode()) {
                 *sum += number / 3.0;
             }
         }
         assert_eq!(Requests::decode(&mean), save.or(pause));
-        assert_eq!(Requests::decode(&[0.0; 3]), Requests::default());
+        assert_eq!(Requests::decode(&[0.0; 4]), Requests::default());
     }
 
     /// One image in a global batch.

@@ -154,6 +154,7 @@ pub(crate) fn train<T: Task>(
         parallel,
         checkpoints,
         own_requests: Requests::default(),
+        owes_evaluation: false,
         begin: Instant::now(),
         before: progress.clone(),
         flat_loss: FlatLoss::default(),

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn_dist::parallel::ParameterSpec;
 
-use super::Training;
+use super::{Training, failed};
 use crate::config::{Batching, Config};
 use crate::error::TrainError;
 use crate::eval::loss::StepLoss;
@@ -52,7 +52,10 @@ impl<T: Task> Training<'_, T> {
             }
             times.backward += watch.lap();
         }
-        let lr = self.schedule.lr(number);
+        let mut lr = self.schedule.lr(number);
+        for callback in &mut self.callbacks {
+            lr = callback.learning_rate(number, lr).map_err(failed)?;
+        }
         let mut watch = Watch::start();
         let mut norms = None;
         let report =
@@ -109,6 +112,7 @@ impl<T: Task> Training<'_, T> {
         let overdue = Checkpoints::is_overdue;
         let outside = Requests {
             save: self.checkpoints.as_ref().is_some_and(overdue),
+            evaluate: false,
             stop: false,
             pause: self.reason_to_pause().is_some(),
         };
