@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt::Display;
 use std::panic::{self, AssertUnwindSafe};
-use std::process::ExitCode;
+use std::process::{ExitCode, Termination};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,8 +18,9 @@ const ABORT_AFTER: Duration = Duration::from_secs(30);
 
 /// Runs `work` on every rank, and returns the exit code of the program.
 ///
-/// `--nproc N` among the program's arguments starts N ranks on this machine. Under Slurm, MPI or
-/// torchrun this process is one of the ranks that were started. Without either there is one rank.
+/// `work` returns nothing or an [`ExitCode`]. `--nproc N` among the program's arguments starts N
+/// ranks on this machine. Under Slurm, MPI or torchrun this process is one of the ranks that were
+/// started. Without either there is one rank.
 ///
 /// ```no_run
 /// use burn::optim::AdamWConfig;
@@ -43,8 +44,8 @@ const ABORT_AFTER: Duration = Duration::from_secs(30);
 /// If `work` fails or panics, all other ranks end with its reason, and the error is printed with
 /// its causes. A rank that hangs after the run has failed is ended after 30 s. To choose the number
 /// of ranks or the options of the group in the program, use [`Run`].
-pub fn run(
-    work: impl FnOnce(&World, &ProcessGroup) -> Result<(), Box<dyn Error + Send + Sync>>,
+pub fn run<T: Termination>(
+    work: impl FnOnce(&World, &ProcessGroup) -> Result<T, Box<dyn Error + Send + Sync>>,
 ) -> ExitCode {
     Run::new().start(work)
 }
@@ -75,9 +76,9 @@ impl Run {
     }
 
     /// As [`run`].
-    pub fn start(
+    pub fn start<T: Termination>(
         self,
-        work: impl FnOnce(&World, &ProcessGroup) -> Result<(), Box<dyn Error + Send + Sync>>,
+        work: impl FnOnce(&World, &ProcessGroup) -> Result<T, Box<dyn Error + Send + Sync>>,
     ) -> ExitCode {
         match self.start_ranks_or_be_one(work) {
             Ok(code) => code,
@@ -88,9 +89,9 @@ impl Run {
         }
     }
 
-    fn start_ranks_or_be_one(
+    fn start_ranks_or_be_one<T: Termination>(
         self,
-        work: impl FnOnce(&World, &ProcessGroup) -> Result<(), Box<dyn Error + Send + Sync>>,
+        work: impl FnOnce(&World, &ProcessGroup) -> Result<T, Box<dyn Error + Send + Sync>>,
     ) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
         let nproc = match self.nproc {
             Some(nproc) => Some(nproc),
@@ -143,10 +144,10 @@ fn options() -> GroupOptions {
     }
 }
 
-fn be_rank(
+fn be_rank<T: Termination>(
     world: &World,
     options: GroupOptions,
-    work: impl FnOnce(&World, &ProcessGroup) -> Result<(), Box<dyn Error + Send + Sync>>,
+    work: impl FnOnce(&World, &ProcessGroup) -> Result<T, Box<dyn Error + Send + Sync>>,
 ) -> ExitCode {
     let say = |error: &dyn Display| match world.size() {
         1 => eprintln!("error: {error}"),
@@ -176,7 +177,7 @@ fn be_rank(
     // The hook outlives the rank. A group that it kept would never say goodbye to the others.
     drop(watched.lock().map(|mut group| group.take()));
     match outcome {
-        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Ok(done)) => done.report(),
         Ok(Err(error)) => {
             let error = with_causes(error.as_ref());
             group.abort(&error);

@@ -255,10 +255,10 @@ impl MetricsFile {
         self.length
     }
 
-    /// Appends one line. If that fails, it skips the line and warns once: lost metrics must not end
-    /// a run.
-    pub fn write(&mut self, metric: &Metric) {
-        let written = serde_json::to_vec(metric)
+    /// Appends one line: a [`Metric`], or a line of the caller's own. If that fails, it skips the
+    /// line and warns once: lost metrics must not end a run.
+    pub fn write(&mut self, line: &impl Serialize) {
+        let written = serde_json::to_vec(line)
             .map_err(io::Error::from)
             .and_then(|mut line| {
                 line.push(b'\n');

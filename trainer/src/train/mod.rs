@@ -402,7 +402,7 @@ impl<T: Task> Training<'_, T> {
         true
     }
 
-    /// Trains until the epoch or the run ends, an evaluation is due, or a rank asks to stop. Returns
+    /// Trains until the epoch or run ends, an evaluation is due, or a rank asks to stop. Returns
     /// the requests of the ranks.
     fn steps_of_epoch(&mut self, begin: Instant) -> Result<Requests, TrainError> {
         let (epoch, done_before) = (self.progress.epoch, self.progress.steps_of_epoch);

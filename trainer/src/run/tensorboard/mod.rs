@@ -61,6 +61,20 @@ impl EventWriter {
         self.append(&Event::Scalars { step, values })
     }
 
+    /// Writes named numbers of a step, such as `("val/psnr", 31.2)`.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn scalars<N: Into<Cow<'static, str>>>(
+        &mut self,
+        step: u64,
+        values: impl IntoIterator<Item = (N, f64)>,
+    ) -> Result<(), TrainError> {
+        let values = values.into_iter().map(|(name, value)| (name.into(), value));
+        let values = values.collect();
+        self.append(&Event::Scalars { step, values })
+    }
+
     fn append(&mut self, event: &Event) -> Result<(), TrainError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let wall_time = now.unwrap_or(Duration::ZERO).as_secs_f64();
