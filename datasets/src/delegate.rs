@@ -25,6 +25,10 @@ macro_rules! delegate_dataset {
                 self.0.read(index, image)
             }
 
+            fn label(&self, index: usize) -> Result<u32, $crate::DatasetError> {
+                self.0.label(index)
+            }
+
             fn read_part(
                 &self,
                 index: usize,

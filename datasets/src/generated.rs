@@ -147,6 +147,16 @@ impl Dataset for Generated {
         }
     }
 
+    fn label(&self, index: usize) -> Result<u32, DatasetError> {
+        match index < self.len {
+            true => Ok((index % self.class_names.len()) as u32),
+            false => Err(DatasetError::Index {
+                index,
+                len: self.len,
+            }),
+        }
+    }
+
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
         check_read(index, self.len, image, self.shape)?;
         let ImageShape { height, width, .. } = self.shape;

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::download::{Form, RemoteFile};
-use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read, idx};
+use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read, idx, label_in};
 
 const SHAPE: ImageShape = ImageShape {
     channels: 1,
@@ -202,6 +202,10 @@ impl Dataset for IdxSet {
             mean: vec![self.published.mean],
             std: vec![self.published.std],
         }
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DatasetError> {
+        label_in(&self.labels, index)
     }
 
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {

@@ -106,6 +106,18 @@ pub trait Dataset: Send + Sync {
     /// reading the image.
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError>;
 
+    /// The label of image `index`.
+    ///
+    /// By default it reads the image. A data set that knows its labels overrides this, because a
+    /// stratified split asks for all of them. A data set that consists of another one forwards the
+    /// call to it.
+    ///
+    /// # Errors
+    /// As [`read`](Dataset::read).
+    fn label(&self, index: usize) -> Result<u32, DatasetError> {
+        self.read(index, &mut vec![0; self.shape().len()])
+    }
+
     /// Writes a part of image `index`, scaled to [`shape`](Dataset::shape), and returns its label.
     ///
     /// `choose` gets the height and width of the image and returns the part. By default the image
@@ -174,6 +186,18 @@ pub enum Split {
     Train,
     /// Images for evaluation, disjoint from the training images.
     Test,
+}
+
+/// The label at `index` of a list.
+pub(crate) fn label_in<T: Copy + Into<u32>>(
+    labels: &[T],
+    index: usize,
+) -> Result<u32, DatasetError> {
+    let label = labels.get(index).map(|label| (*label).into());
+    label.ok_or(DatasetError::Index {
+        index,
+        len: labels.len(),
+    })
 }
 
 /// Refuses an invalid index or buffer, with the same errors for every data set.

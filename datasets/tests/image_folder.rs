@@ -691,16 +691,25 @@ fn the_folder_for_evaluation_has_several_names() {
             }
         }
         assert_eq!(parts(root.path(), None), (3, Ok(2)), "{name}");
-        let (_, both) = parts(root.path(), Some(0.5));
-        let both = both.unwrap_err();
-        let folder = root.path().join(name);
-        let starts = format!("{}: there are validation images, and", folder.display());
-        assert!(both.starts_with(&starts), "{both}");
+        let found = ImageFolder::evaluation_folders(root.path());
+        assert_eq!(found, [name != "test", name == "test"]);
+        let divided = parts(root.path(), Some(0.34));
         if name == "test" {
+            // The test images are not touched.
+            assert_eq!(divided, (2, Ok(1)));
             // A folder for validation takes precedence.
             write(root.path().join("valid/a/1.png"), &plain(RED));
             assert_eq!(parts(root.path(), None), (3, Ok(1)));
+            let mut finished = options(8);
+            finished.prefers_test = true;
+            assert_eq!(open(root.path(), Split::Test, &finished).len(), 2);
+            assert_eq!(ImageFolder::evaluation_folders(root.path()), [true, true]);
+            continue;
         }
+        let both = divided.1.unwrap_err();
+        let folder = root.path().join(name);
+        let starts = format!("{}: there are validation images, and", folder.display());
+        assert!(both.starts_with(&starts), "{both}");
     }
     let root = tempfile::tempdir().unwrap();
     for part in ["train", "val", "validation"] {

@@ -57,12 +57,12 @@ impl Sine {
         let (rank, size) = (opening.rank, opening.size);
         let items = Items {
             train: 1200,
-            test: 101,
+            eval: 101,
         };
         let (global, micro) = (batching.global, batching.micro);
         Ok(Self {
             train: TrainSampler::new(items.train, global, micro, rank, size, seed)?,
-            test: EvalSampler::new(items.test, 16, rank, size)?,
+            test: EvalSampler::new(items.eval, 16, rank, size)?,
             items,
         })
     }
@@ -145,7 +145,7 @@ impl Task for Sine {
 
     fn eval_batches(&self) -> (usize, Numbers) {
         let epoch = self.test.epoch();
-        let items = self.items.test;
+        let items = self.items.eval;
         (
             epoch.batches(),
             Numbers {

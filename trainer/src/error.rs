@@ -132,10 +132,10 @@ pub enum TrainError {
     /// A command works for image classification only.
     #[error("this command needs the task `classification`, but task.name is \"{0}\"")]
     OnlyImages(&'static str),
-    /// A schedule that follows the evaluations has no test images.
+    /// A schedule that follows the evaluations has no data for them.
     #[error(
-        "the schedule `{schedule}` depends on evaluations, but there are no test images. Provide \
-         some (data.dir), or choose another schedule.name"
+        "the schedule `{schedule}` depends on evaluations, but there is no data for them. Hold some \
+         out (data.validation), or choose another schedule.name"
     )]
     NoEvaluation {
         /// Name of the schedule.

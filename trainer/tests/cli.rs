@@ -305,7 +305,7 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
         ),
         (
             &["train.overfit_batches=4", "train.batch_size=32"],
-            "# 128 training and 128 test images, 4 steps",
+            "# 128 training and 128 train images, 4 steps",
         ),
     ] {
         let sets = settings.iter().flat_map(|setting| ["--set", setting]);

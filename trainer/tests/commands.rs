@@ -82,7 +82,7 @@ fn a_checkpoint_is_evaluated_as_it_was_while_training() {
     // Other images than those of the run.
     let few = then(&run, &["eval", "RUN", "--set", "data.test_samples=13"]);
     few.assert_code(0);
-    assert!(few.stdout.contains("13 images"), "{}", few.stdout);
+    assert!(few.stdout.contains("13 test images"), "{}", few.stdout);
 }
 
 #[test]

@@ -255,7 +255,7 @@ fn the_built_in_text_is_learned() {
     assert!(loss < 2.6, "{loss}");
     assert_near(perplexity, loss.exp(), 1e-12, "perplexity");
     assert_near(bits, loss / std::f64::consts::LN_2, 1e-12, "bits per byte");
-    for expected in ["val perplexity ", " tokens/s", "training and "] {
+    for expected in ["test perplexity ", " tokens/s", "training and "] {
         assert!(finished.stdout.contains(expected), "{}", finished.stdout);
     }
     assert!(finished.metrics("train")[0]["tokens_per_second"].is_f64());
@@ -292,7 +292,7 @@ fn shapes_are_segmented() {
     assert!(iou > 0.37, "{iou}");
     assert!(evaluation["samples"].as_u64().unwrap() < 96 * 32 * 32);
     assert!(
-        finished.stdout.contains("val mean IoU "),
+        finished.stdout.contains("test mean IoU "),
         "{}",
         finished.stdout
     );

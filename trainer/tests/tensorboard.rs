@@ -105,10 +105,10 @@ fn the_events_of_a_run_that_was_continued_are_those_of_one_run() {
     assert_same(&scalars, "train/lr", &metrics(&dir, "train", "lr"));
     assert_same(
         &scalars,
-        "eval/accuracy",
+        "test/accuracy",
         &metrics(&dir, "eval", "accuracy"),
     );
-    assert_same(&scalars, "eval/top5", &metrics(&dir, "eval", "top5"));
+    assert_same(&scalars, "test/top5", &metrics(&dir, "eval", "top5"));
     for tag in [
         "time/forward",
         "train/images_per_second",

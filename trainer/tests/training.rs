@@ -50,7 +50,7 @@ fn a_run_writes_its_numbers_and_its_configuration() {
     for expected in [
         "epoch 2/2: ",
         "train loss",
-        "val accuracy",
+        "test accuracy",
         "images/s",
         "nodes 1, devices per node 1, world size 1",
     ] {

@@ -18,7 +18,7 @@ use std::path::Path;
 
 use crate::download::RemoteFile;
 use crate::unpack::Member;
-use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read};
+use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read, label_in};
 use locate::Place;
 use records::Records;
 
@@ -158,6 +158,10 @@ impl Dataset for Cifar {
             mean: self.published.mean.into(),
             std: self.published.std.into(),
         }
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DatasetError> {
+        label_in(&self.labels, index)
     }
 
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {

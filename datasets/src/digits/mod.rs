@@ -64,6 +64,16 @@ impl Dataset for Digits {
         }
     }
 
+    fn label(&self, index: usize) -> Result<u32, DatasetError> {
+        match index < self.len {
+            true => Ok((index % glyphs::GLYPHS.len()) as u32),
+            false => Err(DatasetError::Index {
+                index,
+                len: self.len,
+            }),
+        }
+    }
+
     fn read(&self, index: usize, image: &mut [u8]) -> Result<u32, DatasetError> {
         check_read(index, self.len, image, SHAPE)?;
         let class = index % glyphs::GLYPHS.len();

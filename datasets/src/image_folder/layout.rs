@@ -5,6 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use super::ImageFolderOptions;
 use crate::{DatasetError, Split};
 
 /// Place of the images of a split.
@@ -19,15 +20,19 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Reads the folders in `root`. With `divided`, a part of the training images is kept for
-    /// evaluation.
-    pub(super) fn of(root: &Path, split: Split, divided: bool) -> Result<Self, DatasetError> {
+    /// Reads the folders in `root`.
+    pub(super) fn of(
+        root: &Path,
+        split: Split,
+        options: &ImageFolderOptions,
+    ) -> Result<Self, DatasetError> {
+        let divided = options.validation.is_some();
         verify_root(root)?;
         let train = root.join("train");
         // A folder `train` without folders in it is a class.
         let parts = train.is_dir() && !sub_folders(&train)?.is_empty();
         let (train, test) = match parts {
-            true => (train, Evaluation::beside_train(root)?),
+            true => (train, Evaluation::beside_train(root, options.prefers_test)?),
             false => (root.to_owned(), Evaluation::Nowhere),
         };
         let classes = sub_folders(&train)?;
@@ -45,6 +50,8 @@ impl Layout {
             {
                 None
             }
+            // It is for the test of the finished model.
+            Evaluation::In(test) if divided && test.ends_with(TEST) => None,
             Evaluation::Nowhere => return refuse(root, NOWHERE),
             Evaluation::WithoutClasses(test) => return refuse(&test, WITHOUT_CLASSES),
             Evaluation::In(test) if divided => return refuse(&test, TWICE),
@@ -100,6 +107,19 @@ const WITHOUT_CLASSES: &str = "it contains no class folders, so its images have 
      a folder of their own as in train (here, or in a folder val, which is preferred to test), or \
      set data.validation, for example to 0.1";
 
+/// Whether `root` has folders of validation and of test images with classes, beside `train`.
+pub(super) fn evaluation_folders(root: &Path) -> [bool; 2] {
+    let has_classes = |name: &str| {
+        let folders = sub_folders(&root.join(name));
+        folders.is_ok_and(|folders| !folders.is_empty())
+    };
+    let is_there = |names: &[&str]| names.iter().any(|name| has_classes(name));
+    match has_classes("train") {
+        true => [is_there(&VALIDATION), is_there(&[TEST])],
+        false => [false; 2],
+    }
+}
+
 /// Place of the images for evaluation.
 enum Evaluation {
     Nowhere,
@@ -111,10 +131,11 @@ enum Evaluation {
 
 impl Evaluation {
     /// Looks beside the folder `train` in `root`.
-    fn beside_train(root: &Path) -> Result<Self, DatasetError> {
+    fn beside_train(root: &Path, prefers_test: bool) -> Result<Self, DatasetError> {
         let is_there = |name: &&str| root.join(name).is_dir();
         let found: Vec<&str> = VALIDATION.into_iter().filter(is_there).collect();
         let name = match found.as_slice() {
+            _ if prefers_test && is_there(&TEST) => TEST,
             [] if !is_there(&TEST) => return Ok(Evaluation::Nowhere),
             [] => TEST,
             [name] => name,

@@ -39,10 +39,12 @@ pub struct ImageFolderOptions {
     pub color: Color,
     /// Mean and standard deviation for normalization; default ImageNet's for RGB, 0.5 for grey.
     pub normalization: Option<Normalization>,
-    /// Share of the images to keep for evaluation, above 0 and below 1.
+    /// Share of the training images to keep for validation, above 0 and below 1.
     ///
-    /// Used if no folder has images for evaluation.
+    /// They are then the images of [`Split::Test`]. A folder `test` is not touched.
     pub validation: Option<f64>,
+    /// Whether [`Split::Test`] prefers the folder `test` to `val`. Default false.
+    pub prefers_test: bool,
     /// Selects the images to keep.
     pub seed: u64,
     /// Checks when the folder is opened.
@@ -58,6 +60,7 @@ impl ImageFolderOptions {
             color: Color::AsStored,
             normalization: None,
             validation: None,
+            prefers_test: false,
             seed: 0,
             check: Check::Headers,
         }
@@ -152,10 +155,9 @@ impl ImageFolder {
     /// Opens the images in `root` that belong to `split`.
     ///
     /// If a folder `train` exists, the images for [`Split::Test`] are those in `val`, `valid` or
-    /// `validation`, else in `test`. Otherwise they are the share that
-    /// [`validation`](ImageFolderOptions::validation) keeps. It depends only on the seed and the
-    /// names of the files: the same share of every class with two or more images, at least one
-    /// image and never all.
+    /// `validation`, else in `test`. With [`validation`](ImageFolderOptions::validation), they are
+    /// that share of the training images. It depends only on the seed and the names of the files:
+    /// the same share of every class with two or more images, at least one image and never all.
     ///
     /// # Errors
     /// - [`DatasetError::Images`] lists everything unusable: files with an image's extension that
@@ -171,7 +173,7 @@ impl ImageFolder {
         options: &ImageFolderOptions,
     ) -> Result<Self, DatasetError> {
         options.verify()?;
-        let layout = Layout::of(root.as_ref(), split, options.validation.is_some())?;
+        let layout = Layout::of(root.as_ref(), split, options)?;
         let (mut files, mut problems) = (Vec::new(), Vec::new());
         let mut passed = PassedOver {
             folders: layout.foreign,
@@ -224,6 +226,11 @@ impl ImageFolder {
                 .clone()
                 .unwrap_or_else(|| usual_normalization(channels)),
         })
+    }
+
+    /// Whether `root` has folders of validation and of test images with classes, beside `train`.
+    pub fn evaluation_folders(root: impl AsRef<Path>) -> [bool; 2] {
+        layout::evaluation_folders(root.as_ref())
     }
 
     /// Path of image `index`.
@@ -307,6 +314,12 @@ impl Dataset for ImageFolder {
 
     fn normalization(&self) -> Normalization {
         self.normalization.clone()
+    }
+
+    fn label(&self, index: usize) -> Result<u32, DatasetError> {
+        let len = self.files.len();
+        let found = self.files.get(index).map(|(_, class)| *class);
+        found.ok_or(DatasetError::Index { index, len })
     }
 
     /// Decodes the file; [`DatasetError::Image`] names it if that fails.

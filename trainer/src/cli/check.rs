@@ -84,8 +84,8 @@ pub fn say_resolved(
     say(&format!("# {} parameters", plan.parameters));
     say_memory(config, &plan, size, nodes);
     say(&format!(
-        "# {} training and {} test {}, {} steps per epoch",
-        plan.items.train, plan.items.test, plan.words, plan.steps_per_epoch
+        "# {} training and {} {} {}, {} steps per epoch",
+        plan.items.train, plan.items.eval, plan.evaluated, plan.words, plan.steps_per_epoch
     ));
     let schedule = Schedule::of_run(config, plan.steps_per_epoch, batching, size);
     if let Some(warning) = schedule.warning().filter(|_| !config.train.fast_dev_run) {

@@ -1,4 +1,4 @@
-//! `trainer eval`: evaluates a trained model on the test images.
+//! `trainer eval`: evaluates a trained model on the test data, or that for validation.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use super::args::TrainedArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
 use super::ranks::{Ranks, check_readable, on_ranks, world_size};
-use crate::config::paths;
+use crate::config::{DataConfig, EvalSet, paths};
 use crate::error::TrainError;
 use crate::system::output::{complain, say};
 
@@ -18,7 +18,11 @@ use crate::system::output::{complain, say};
 pub struct EvalArgs {
     #[command(flatten)]
     trained: TrainedArgs,
-    /// Starts N ranks on this machine that share the images.
+    /// Evaluates on the validation data (val) or the test data. Defaults to test, if there are
+    /// both.
+    #[arg(long, value_name = "val|test", value_parser = eval_set)]
+    on: Option<EvalSet>,
+    /// Starts N ranks on this machine that share the data.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     nproc: Option<u16>,
     /// Also writes the result to this JSON file.
@@ -30,6 +34,29 @@ impl EvalArgs {
     /// Number of ranks to start, if given.
     pub fn nproc(&self) -> Option<u16> {
         self.nproc
+    }
+}
+
+/// Parses the value of `--on`.
+fn eval_set(text: &str) -> Result<EvalSet, String> {
+    let known = [EvalSet::Val, EvalSet::Test];
+    let found = known.into_iter().find(|set| set.name() == text);
+    found.ok_or_else(|| "use val or test".to_owned())
+}
+
+/// The data to evaluate on.
+fn data(args: &EvalArgs, config: &DataConfig) -> Result<EvalSet, Failure> {
+    match args.on {
+        None => Ok(config.evaluated_at_end()),
+        Some(on) if config.has(on) => Ok(on),
+        Some(on) => Err(Failure::Usage(format!(
+            "--on {} is not possible: {}",
+            on.name(),
+            match on {
+                EvalSet::Val => "data.validation is not set, and the data has no folder val",
+                EvalSet::Test => "the data has no folder test",
+            }
+        ))),
     }
 }
 
@@ -47,6 +74,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     check_readable(args.trained.config.as_deref(), ranks, world)?;
     let trained = args.trained.find()?;
     trained.check_has_data()?;
+    let on = data(args, &trained.loaded.config.data)?;
     let unknown = || None;
     on_ranks(ranks, world, unknown, || {
         if world.is_main() {
@@ -56,7 +84,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
         }
         // A rank that ends before the ranks connect would leave the others waiting.
         let ready = || check().map_err(|failure| TrainError::Refused(failure.to_string()));
-        let evaluated = trained.evaluate_if(world, ready)?;
+        let evaluated = trained.evaluate_if(world, on, ready)?;
         if !world.is_main() {
             return Ok(0);
         }
@@ -66,6 +94,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
             let mut json = serde_json::json!({
                 "checkpoint": trained.path.display().to_string(),
                 "step": trained.step,
+                "set": evaluated.set,
                 "evaluation": evaluated.evaluation,
                 "details": evaluated.details,
             });

@@ -51,7 +51,7 @@ enum Command {
     Train(train::TrainArgs),
     /// Checks a configuration and prints it with every default filled in.
     Check(check::CheckArgs),
-    /// Evaluates a trained model on the test images.
+    /// Evaluates a trained model on the test data, or that for validation.
     Eval(eval::EvalArgs),
     /// Classifies images with a trained model.
     Predict(predict::PredictArgs),

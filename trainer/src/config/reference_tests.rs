@@ -45,6 +45,7 @@ fn context(key: &Key, value: &str) -> Vec<String> {
         "data.resize" => sets.push("data.size=1".to_owned()),
         "schedule.lr_scaling" => sets.push("train.micro_batch_size=1".to_owned()),
         "early_stopping.monitor" => sets.push("early_stopping.patience=1".to_owned()),
+        "data.evaluate" => sets.push("data.validation=0.25".to_owned()),
         "train.eval_precision" => sets.push(format!("train.precision={value}")),
         "ema.warmup" => sets.push("ema.decay=0.5".to_owned()),
         _ => {}

@@ -591,7 +591,7 @@ fn impossible_models_are_refused_with_their_place() {
 fn keys_that_a_data_set_has_no_use_for_are_refused() {
     for (set, part) in [
         ("data.labels=coarse", "no effect with `digits`"),
-        ("data.validation=0.2", "image-folder"),
+        ("data.evaluate=test", "without `data.validation`"),
         ("data.cache_dir=/x", "cifar-10, cifar-100"),
     ] {
         assert_error(GOOD, &[set], &[part, "of --set"]);
@@ -600,6 +600,8 @@ fn keys_that_a_data_set_has_no_use_for_are_refused() {
     assert!(load(GOOD, &sets).is_ok());
     let sets = ["data.name=image-folder", "data.validation=1.5"];
     assert_error(GOOD, &sets, &["between 0 and 1"]);
+    let sets = ["data.validation=0.2", "data.evaluate=train"];
+    assert_error(GOOD, &sets, &["valid names: val, test"]);
 }
 
 #[test]

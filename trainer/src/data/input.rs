@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
 
-use crate::config::{Batching, Config};
-use crate::data::{self, Splits};
+use crate::config::{Batching, Config, EvalSet};
+use crate::data::{self, Sets, Splits};
 use crate::error::TrainError;
 
 /// Minimum batch size of evaluations.
@@ -13,7 +13,7 @@ pub(crate) const EVAL_BATCH: usize = 128;
 
 /// The data, and each rank's share of it.
 pub(crate) struct Input {
-    pub splits: Splits,
+    pub sets: Sets,
     /// `None` if nothing is trained.
     pub train_sampler: Option<TrainSampler>,
     pub train_loader: Loader,
@@ -28,44 +28,46 @@ pub(crate) fn open(
     batching: Batching,
     (rank, size): (usize, usize),
 ) -> Result<Input, TrainError> {
-    let splits = match own {
-        Some(own) => data::of_program(&config.data, own)?,
+    let sets = match own {
+        Some(own) => data::of_program(&config.data, own, config.train.seed)?,
         None => data::open(&config.data, config.train.seed)?,
     };
-    let splits = to_overfit(config, batching.global, splits);
+    let sets = to_overfit(config, batching.global, sets);
     let eval_batch = batching.micro.max(EVAL_BATCH);
-    let mut eval_sampler = EvalSampler::new(splits.test.len(), eval_batch, rank, size)?;
+    let mut eval_sampler = EvalSampler::new(sets.eval.len(), eval_batch, rank, size)?;
     if let Some(batches) = config.train.limit_batches {
         eval_sampler = eval_sampler.limit(usize::try_from(batches).unwrap_or(usize::MAX));
     }
     Ok(Input {
-        train_sampler: Some(train_sampler(config, batching, &splits, (rank, size))?),
-        train_loader: train_loader(config, &splits)?,
-        eval_loader: loader(config, &splits.test)?,
-        splits,
+        train_sampler: Some(train_sampler(config, batching, &sets, (rank, size))?),
+        train_loader: train_loader(config, &sets)?,
+        eval_loader: loader(config, &sets.eval)?,
+        sets,
         eval_sampler,
     })
 }
 
-/// Opens the configured data for an evaluation.
+/// Opens the configured data for an evaluation on `evaluated`.
 pub(crate) fn open_to_evaluate(
     config: &Config,
+    evaluated: EvalSet,
     batching: Batching,
     (rank, size): (usize, usize),
 ) -> Result<Input, TrainError> {
-    let splits = splits(config, batching.global)?;
+    let sets = data::open_with(&config.data, config.train.seed, evaluated)?;
+    let sets = to_overfit(config, batching.global, sets);
     Ok(Input {
         train_sampler: None,
-        train_loader: train_loader(config, &splits)?,
+        train_loader: train_loader(config, &sets)?,
         // Another batch of the training must not change the result.
-        eval_sampler: EvalSampler::new(splits.test.len(), EVAL_BATCH, rank, size)?,
-        eval_loader: loader(config, &splits.test)?,
-        splits,
+        eval_sampler: EvalSampler::new(sets.eval.len(), EVAL_BATCH, rank, size)?,
+        eval_loader: loader(config, &sets.eval)?,
+        sets,
     })
 }
 
-fn train_loader(config: &Config, splits: &Splits) -> Result<Loader, TrainError> {
-    let loader = loader(config, &splits.train)?;
+fn train_loader(config: &Config, sets: &Sets) -> Result<Loader, TrainError> {
+    let loader = loader(config, &sets.train)?;
     Ok(loader.augment(augment(config), config.train.seed))
 }
 
@@ -74,15 +76,15 @@ fn loader(config: &Config, dataset: &Arc<dyn Dataset>) -> Result<Loader, TrainEr
 }
 
 /// The configured data, or the few images of it that the model should overfit.
-pub(crate) fn splits(config: &Config, global_batch: usize) -> Result<Splits, TrainError> {
-    let splits = data::open(&config.data, config.train.seed)?;
-    Ok(to_overfit(config, global_batch, splits))
+pub(crate) fn sets(config: &Config, global_batch: usize) -> Result<Sets, TrainError> {
+    let sets = data::open(&config.data, config.train.seed)?;
+    Ok(to_overfit(config, global_batch, sets))
 }
 
-fn to_overfit(config: &Config, global_batch: usize, splits: Splits) -> Splits {
+fn to_overfit(config: &Config, global_batch: usize, sets: Sets) -> Sets {
     match config.train.overfit_batches {
-        Some(batches) => splits.overfit(batches.saturating_mul(global_batch)),
-        None => splits,
+        Some(batches) => sets.overfit(batches.saturating_mul(global_batch)),
+        None => sets,
     }
 }
 
@@ -90,10 +92,10 @@ fn to_overfit(config: &Config, global_batch: usize, splits: Splits) -> Splits {
 pub(crate) fn train_sampler(
     config: &Config,
     batching: Batching,
-    splits: &Splits,
+    sets: &Sets,
     (rank, size): (usize, usize),
 ) -> Result<TrainSampler, TrainError> {
-    let samples = splits.train.len();
+    let samples = sets.train.len();
     let (global, micro) = (batching.global, batching.micro);
     let sampler = TrainSampler::new(samples, global, micro, rank, size, config.train.seed)?;
     Ok(sampler.repeat(augment(config).repeat()))

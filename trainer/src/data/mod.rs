@@ -6,25 +6,35 @@ pub(crate) mod device_data;
 pub(crate) mod input;
 pub(crate) mod normalization;
 pub(crate) mod same_data;
+pub(crate) mod validation;
 
 use std::sync::Arc;
 
 use datasets::{Area, Dataset, DatasetError, ImageShape, Normalization, Split};
 
-use crate::config::{DataConfig, DataKind, evenly};
+use crate::config::{DataConfig, DataKind, EvalSet, evenly};
 use crate::data::normalization::normalized;
 
-/// Training and test data.
+/// A program's own images, for training and for the test of the finished model.
 #[derive(Clone)]
 pub struct Splits {
     /// Images for training.
     pub train: Arc<dyn Dataset>,
-    /// Images for evaluation.
+    /// Test images. Training evaluates on them, unless `data.validation` is set.
     pub test: Arc<dyn Dataset>,
 }
 
-impl Splits {
-    /// Reduces both splits to the same few training images, for a model to overfit.
+/// Images that training learns from, and images that it evaluates on.
+#[derive(Clone)]
+pub struct Sets {
+    /// Images for training.
+    pub train: Arc<dyn Dataset>,
+    /// Images for evaluation: for validation or test.
+    pub eval: Arc<dyn Dataset>,
+}
+
+impl Sets {
+    /// Reduces both sets to the same few training images, for a model to overfit.
     ///
     /// Takes `samples` images at even distances, so that sets sorted by class keep all classes.
     pub fn overfit(self, samples: usize) -> Self {
@@ -36,7 +46,7 @@ impl Splits {
         });
         Self {
             train: few.clone(),
-            test: few,
+            eval: few,
         }
     }
 }
@@ -77,6 +87,10 @@ impl Dataset for Picked {
         self.dataset.read(self.origin(index)?, image)
     }
 
+    fn label(&self, index: usize) -> Result<u32, DatasetError> {
+        self.dataset.label(self.origin(index)?)
+    }
+
     fn read_part(
         &self,
         index: usize,
@@ -106,21 +120,70 @@ pub fn needs_download(config: &DataConfig) -> bool {
     config.download && !config.kind.missing().is_empty()
 }
 
-/// Opens both splits. `seed` decides generated data and the validation split.
+/// Opens the images that training learns from and evaluates on. `seed` decides generated data and
+/// the validation split.
 ///
 /// # Errors
 /// Fails if files are missing or damaged.
-pub fn open(config: &DataConfig, seed: u64) -> Result<Splits, DatasetError> {
-    let train = open_split(config, seed, Split::Train)?;
-    let test = open_split(config, seed, Split::Test)?;
-    fitting(config, train, test)
+pub fn open(config: &DataConfig, seed: u64) -> Result<Sets, DatasetError> {
+    open_with(config, seed, config.evaluated())
+}
+
+/// Opens the training images, and `evaluated` for evaluation.
+///
+/// Only [`EvalSet::Test`] opens the test images.
+///
+/// # Errors
+/// Fails if files are missing or damaged, or the images do not exist.
+pub fn open_with(config: &DataConfig, seed: u64, evaluated: EvalSet) -> Result<Sets, DatasetError> {
+    let own = || -> Result<Arc<dyn Dataset>, DatasetError> {
+        let samples = config.test_samples;
+        let images = config.kind.open_evaluated(evaluated, samples, seed)?;
+        Ok(some(config, images, samples))
+    };
+    let whole = || -> Result<Arc<dyn Dataset>, DatasetError> {
+        let samples = config.train_samples;
+        let images = config.kind.open(Split::Train, samples, seed)?;
+        Ok(some(config, images, samples))
+    };
+    let Some(share) = config.validation else {
+        return fitting(config, whole()?, own()?);
+    };
+    let [train, val] = match config.kind.divided(share, seed) {
+        Some(divided) => {
+            let [train, val] = divided?;
+            let train = some(config, train, config.train_samples);
+            [train, some(config, val, config.test_samples)]
+        }
+        None => validation::divide(whole()?, share, seed)?,
+    };
+    match evaluated {
+        EvalSet::Val => fitting(config, train, val),
+        EvalSet::Test if config.kind.has_test() => fitting(config, train, own()?),
+        EvalSet::Test => Err(no_test(config)),
+    }
+}
+
+/// The error of a folder without test images.
+pub(crate) fn no_test(config: &DataConfig) -> DatasetError {
+    DatasetError::Settings {
+        what: "data.evaluate",
+        reason: format!(
+            "{} has no folder test beside train. Evaluate on \"val\"",
+            config.kind.folder().display()
+        ),
+    }
 }
 
 /// Applies the configuration to a program's own images: their number and normalization.
 ///
 /// # Errors
 /// Fails if the configuration names another data set, or training and test images differ in size.
-pub(crate) fn of_program(config: &DataConfig, own: &Splits) -> Result<Splits, DatasetError> {
+pub(crate) fn of_program(
+    config: &DataConfig,
+    own: &Splits,
+    seed: u64,
+) -> Result<Sets, DatasetError> {
     if !matches!(config.kind, DataKind::Own(_)) {
         return Err(DatasetError::Settings {
             what: "data.name",
@@ -132,16 +195,23 @@ pub(crate) fn of_program(config: &DataConfig, own: &Splits) -> Result<Splits, Da
     }
     let train = some(config, own.train.clone(), config.train_samples);
     let test = some(config, own.test.clone(), config.test_samples);
-    fitting(config, train, test)
+    let Some(share) = config.validation else {
+        return fitting(config, train, test);
+    };
+    let [train, val] = validation::divide(train, share, seed)?;
+    match config.evaluated() {
+        EvalSet::Val => fitting(config, train, val),
+        EvalSet::Test => fitting(config, train, test),
+    }
 }
 
-/// Both splits, if their images have the same shape.
+/// Both sets, if their images have the same shape.
 fn fitting(
     config: &DataConfig,
     train: Arc<dyn Dataset>,
-    test: Arc<dyn Dataset>,
-) -> Result<Splits, DatasetError> {
-    let (wanted, found) = (train.shape(), test.shape());
+    eval: Arc<dyn Dataset>,
+) -> Result<Sets, DatasetError> {
+    let (wanted, found) = (train.shape(), eval.shape());
     if wanted != found {
         let size = |shape: ImageShape| {
             let ImageShape {
@@ -152,7 +222,7 @@ fn fitting(
             format!("{channels}×{height}×{width}")
         };
         return Err(DatasetError::Settings {
-            what: "size of the test images",
+            what: "size of the images for evaluation",
             reason: format!(
                 "{} (channels, height, width), but the training images have {}. For a folder of \
                  images, set data.color",
@@ -161,26 +231,10 @@ fn fitting(
             ),
         });
     }
-    Ok(Splits {
+    Ok(Sets {
         train: normalized(config, train)?,
-        test: normalized(config, test)?,
+        eval: normalized(config, eval)?,
     })
-}
-
-fn open_split(
-    config: &DataConfig,
-    seed: u64,
-    split: Split,
-) -> Result<Arc<dyn Dataset>, DatasetError> {
-    let samples = match split {
-        Split::Train => config.train_samples,
-        Split::Test => config.test_samples,
-    };
-    Ok(some(
-        config,
-        config.kind.open(split, samples, seed)?,
-        samples,
-    ))
 }
 
 /// The configured number of samples of a data set, or all.
@@ -220,9 +274,102 @@ mod tests {
             test_samples: Some(7),
             ..DataKeys::default()
         });
-        let splits = open(&config, 1).unwrap();
-        assert_eq!((splits.train.len(), splits.test.len()), (30, 7));
+        let sets = open(&config, 1).unwrap();
+        assert_eq!((sets.train.len(), sets.eval.len()), (30, 7));
         assert!(!needs_download(&config));
+    }
+
+    #[test]
+    fn a_share_for_validation_comes_from_the_training_images() {
+        let config = |evaluate| {
+            with(DataKeys {
+                train_samples: Some(200),
+                test_samples: Some(7),
+                validation: Some(0.1),
+                evaluate,
+                ..DataKeys::default()
+            })
+        };
+        for (evaluate, expected) in [
+            (None, 20),
+            (Some(EvalSet::Val), 20),
+            (Some(EvalSet::Test), 7),
+        ] {
+            let sets = open(&config(evaluate), 1).unwrap();
+            assert_eq!((sets.train.len(), sets.eval.len()), (180, expected));
+        }
+        let config = config(None);
+        assert_eq!(config.evaluated(), EvalSet::Val);
+        assert_eq!(config.evaluated_at_end(), EvalSet::Test);
+        assert_eq!(open_with(&config, 1, EvalSet::Test).unwrap().eval.len(), 7);
+        assert_eq!(DataConfig::default().evaluated(), EvalSet::Test);
+    }
+
+    /// Draws three images per class into each folder, and four into `test`.
+    fn draw(root: &std::path::Path, parts: &[&str]) {
+        for (part, class) in parts.iter().flat_map(|part| [(part, "a"), (part, "b")]) {
+            let folder = root.join(part).join(class);
+            std::fs::create_dir_all(&folder).unwrap();
+            let count = if *part == "test" { 4u8 } else { 3 };
+            for number in 0..count {
+                let picture = image::GrayImage::from_pixel(8, 8, image::Luma([number]));
+                picture.save(folder.join(format!("{number}.png"))).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_folder_says_which_of_its_images_are_evaluated() {
+        // Folders, share, images evaluated in training and at the end, or a part of the error.
+        for (parts, share, during, at_end) in [
+            (
+                &["train", "val", "test"][..],
+                None,
+                Ok(("val", 6)),
+                Ok(("test", 8)),
+            ),
+            (&["train", "val"], None, Ok(("val", 6)), Ok(("val", 6))),
+            (&["train", "test"], None, Ok(("test", 8)), Ok(("test", 8))),
+            (
+                &["train", "test"],
+                Some(0.34),
+                Ok(("val", 2)),
+                Ok(("test", 8)),
+            ),
+            (&["."], Some(0.34), Ok(("val", 2)), Ok(("val", 2))),
+            (
+                &["train", "val"],
+                Some(0.34),
+                Err("also takes"),
+                Err("also takes"),
+            ),
+        ] {
+            let home = tempfile::tempdir().unwrap();
+            draw(home.path(), parts);
+            let config = DataConfig {
+                kind: DataKind::ImageFolder(ImageFolderConfig {
+                    dir: Some(home.path().to_owned()),
+                    size: Some(8),
+                    ..ImageFolderConfig::default()
+                }),
+                keys: DataKeys {
+                    validation: share,
+                    ..DataKeys::default()
+                },
+            };
+            for (set, expected) in [
+                (config.evaluated(), during),
+                (config.evaluated_at_end(), at_end),
+            ] {
+                match (open_with(&config, 1, set), expected) {
+                    (Ok(sets), Ok(expected)) => {
+                        assert_eq!((set.name(), sets.eval.len()), expected, "{parts:?}");
+                    }
+                    (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+                    (found, _) => panic!("{parts:?}: {:?}", found.map(|_| ())),
+                }
+            }
+        }
     }
 
     #[test]
@@ -239,12 +386,12 @@ mod tests {
                 ..DataKeys::default()
             },
         };
-        let splits = of_program(&config, &own).unwrap();
-        assert_eq!((splits.train.len(), splits.test.len()), (5, 10));
-        assert_eq!(splits.test.normalization().mean, [0.25]);
+        let sets = of_program(&config, &own, 1).unwrap();
+        assert_eq!((sets.train.len(), sets.eval.len()), (5, 10));
+        assert_eq!(sets.eval.normalization().mean, [0.25]);
         let nobodys = open(&config, 1).err().unwrap().to_string();
         assert!(nobodys.contains("`Trainer`"), "{nobodys}");
-        let other = of_program(&DataConfig::default(), &own).err().unwrap();
+        let other = of_program(&DataConfig::default(), &own, 1).err().unwrap();
         assert!(other.to_string().contains("\"digits\""), "{other}");
     }
 
@@ -279,10 +426,10 @@ mod tests {
         });
         let whole = open(&config, 1).unwrap();
         let few = whole.clone().overfit(4);
-        assert_eq!((few.train.len(), few.test.len()), (4, 4));
+        assert_eq!((few.train.len(), few.eval.len()), (4, 4));
         let (mut a, mut b) = (vec![0; 784], vec![0; 784]);
         for (index, origin) in [0, 25, 50, 75].into_iter().enumerate() {
-            let label = few.test.read(index, &mut a).unwrap();
+            let label = few.eval.read(index, &mut a).unwrap();
             assert_eq!(label, whole.train.read(origin, &mut b).unwrap());
             assert_eq!(a, b);
         }

@@ -84,6 +84,10 @@ impl Dataset for Normalized {
         self.dataset.read(index, image)
     }
 
+    fn label(&self, index: usize) -> Result<u32, DatasetError> {
+        self.dataset.label(index)
+    }
+
     fn read_part(
         &self,
         index: usize,

@@ -94,6 +94,7 @@ fn results(runs: &[Run], names: &[String]) -> String {
         }
         row.extend([
             shown(metrics.eval_loss.last(), &number),
+            metrics.evaluated.unwrap_or_default().name().to_owned(),
             shown(loss, &number),
             metrics.step.to_string(),
             shown(metrics.elapsed, &html::duration),
@@ -110,7 +111,13 @@ fn results(runs: &[Run], names: &[String]) -> String {
             _ => head.push(html::shortened(measures::short(measure), 40)),
         }
     }
-    let others = ["test loss", "training loss", "steps", "training time"];
+    let others = [
+        "evaluation loss",
+        "evaluated on",
+        "training loss",
+        "steps",
+        "training time",
+    ];
     head.extend(others.map(str::to_owned));
     head.push(rate(runs));
     html::table("", &head, &rows)
@@ -155,7 +162,7 @@ fn curves(runs: &[Run], names: &[String]) -> String {
             &all(line, &smooth(|run| &run.metrics.loss)),
         ),
         plot::curves(
-            &frame("eval_loss", "Test loss", "loss").or_logarithmic(),
+            &frame("eval_loss", "Evaluation loss", "loss").or_logarithmic(),
             &all(marks, &means(|run| &run.metrics.eval_loss)),
         ),
         main_measure(runs, &all),
@@ -190,7 +197,7 @@ fn main_measure(runs: &[Run], all: &dyn Fn(Pen, Points<'_>) -> Vec<Curve>) -> St
             .is_none_or(|env| env.task.is_none())
     };
     let y = match runs.iter().all(classifies) {
-        true => "share of test images",
+        true => "share of evaluated images",
         false => &label,
     };
     let curves = |run: &Run| run.metrics.measured(&measure.name).by_step.means();

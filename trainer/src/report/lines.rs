@@ -70,6 +70,7 @@ struct Times {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct EvalLine {
+    set: Option<String>,
     step: f64,
     epoch: f64,
     loss: Option<f64>,
@@ -92,6 +93,46 @@ struct ResumeLine {
 struct RanksLine {
     compute: Vec<f64>,
     wait: Vec<f64>,
+}
+
+/// Data of an evaluation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Evaluated {
+    /// A share of the training data, or a folder for validation.
+    Val,
+    /// Test data. Earlier versions did not write the name.
+    #[default]
+    Test,
+    /// The few training items that the model should overfit.
+    Train,
+}
+
+impl Evaluated {
+    /// The data of this name.
+    pub fn named(name: &str) -> Self {
+        match name {
+            "val" => Self::Val,
+            "train" => Self::Train,
+            _ => Self::Test,
+        }
+    }
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Val => "val",
+            Self::Test => "test",
+            Self::Train => "train",
+        }
+    }
+
+    /// Title of a number about the data, such as `loss`.
+    pub fn title(self, what: &str) -> String {
+        match self {
+            Self::Val | Self::Test => format!("{} {what}", self.name()),
+            Self::Train => format!("train {what} in evaluation"),
+        }
+    }
 }
 
 /// The curves of a metric.
@@ -128,9 +169,11 @@ pub struct Metrics {
     pub loss_scale: Series,
     /// Skipped steps, as last reported.
     pub skipped_steps: Option<f64>,
-    /// Loss on the test data.
+    /// Data of the last evaluation, if it says.
+    pub evaluated: Option<Evaluated>,
+    /// Loss of the evaluations.
     pub eval_loss: Series,
-    /// The task's metrics on the test data by name, in the order of the first evaluation.
+    /// The task's metrics in the evaluations by name, in the order of the first evaluation.
     pub measured: Vec<(String, Measured)>,
     /// First training time at which each accuracy was reached. Keys are ten thousandths, values
     /// seconds.
@@ -279,6 +322,8 @@ impl Metrics {
     fn add_eval(&mut self, line: &EvalLine) {
         let step = line.step;
         self.at(step, line.epoch, line.elapsed);
+        let set = line.set.as_deref().map(Evaluated::named);
+        self.evaluated = set.or(self.evaluated);
         self.eval_loss.push_some(step, line.loss);
         self.skipped_steps = line.skipped_steps.or(self.skipped_steps);
         let seconds = line.elapsed.filter(|seconds| is_drawable(*seconds));

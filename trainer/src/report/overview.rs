@@ -6,7 +6,7 @@ use super::axis::number;
 use super::classes;
 use super::folder::Run;
 use super::html;
-use super::lines::Metrics;
+use super::lines::{Evaluated, Metrics};
 use super::measures::{self, best, series};
 use super::plot::{self, Curve, Frame, Pen};
 use super::series::Series;
@@ -90,7 +90,9 @@ fn cards(run: &Run) -> Vec<(String, String)> {
     let mut card = |name: &str, value: Option<String>| {
         cards.extend(value.map(|value| (name.to_owned(), value)));
     };
-    card("test loss", metrics.eval_loss.last().map(number));
+    let evaluated = metrics.evaluated.unwrap_or_default();
+    let loss = metrics.eval_loss.last().map(number);
+    card(&evaluated.title("loss"), loss);
     let last = metrics.loss.smooth().last().map(|(_, loss)| number(*loss));
     card("training loss", last);
     card("steps", Some(metrics.step.to_string()));
@@ -181,14 +183,15 @@ fn measured(run: &Run) -> String {
         let curves: Vec<Curve> = measures.iter().enumerate().map(curve).collect();
         plot::curves(&frame, &curves)
     };
+    let evaluated = metrics.evaluated.unwrap_or_default();
     let share = match classifies {
-        true => "share of test images",
-        false => "share",
+        true => format!("share of {} images", evaluated.name()),
+        false => "share".to_owned(),
     };
     let others = others
         .into_iter()
         .map(|measure| figure(&measures::label(measure), &[measure]));
-    figure(share, &shares) + &others.collect::<String>()
+    figure(&share, &shares) + &others.collect::<String>()
 }
 
 fn training(run: &Run) -> String {
@@ -196,7 +199,13 @@ fn training(run: &Run) -> String {
     let frame = Frame::over_steps;
     let loss = frame("loss", "Loss", "loss").or_logarithmic();
     let mut losses = noisy("training", 0, &metrics.loss);
-    losses.push(Curve::new("test", 1, Pen::Marks, metrics.eval_loss.means()));
+    let evaluated = metrics.evaluated.unwrap_or_default();
+    losses.push(Curve::new(
+        evaluated.name(),
+        1,
+        Pen::Marks,
+        metrics.eval_loss.means(),
+    ));
     let mut figures = plot::curves(&loss, &losses);
     figures += &measured(run);
     let lr = Curve::new("learning rate", 3, Pen::Line, metrics.lr.extremes());
@@ -295,14 +304,15 @@ fn environment_table(environment: &Environment) -> String {
     ];
     let items = environment.items.as_deref().unwrap_or("images");
     let items = html::shortened(items, 40);
-    let (training, test) = (format!("training {items}"), format!("test {items}"));
+    let evaluated = Evaluated::named(&environment.evaluated).title(&items);
+    let training = format!("training {items}");
     let counts = [
         ("ranks", environment.world_size),
         ("nodes", environment.nodes),
         ("threads per rank", environment.threads),
         ("parameters", environment.parameters),
         (training.as_str(), environment.train_samples),
-        (test.as_str(), environment.test_samples),
+        (evaluated.as_str(), environment.eval_samples),
         ("classes", environment.class_names.len()),
         ("steps per epoch", environment.steps_per_epoch as usize),
     ];
@@ -356,6 +366,21 @@ mod tests {
             page.contains("Changes when continued") && page.contains(row),
             "{page}"
         );
+    }
+
+    #[test]
+    fn evaluated_images_are_called_what_they_are() {
+        let line = |set: &str| {
+            format!("{{\"kind\":\"eval\",\"step\":1,{set}\"loss\":0.5,\"accuracy\":0.75}}\n")
+        };
+        for (set, loss, share) in [
+            ("\"set\":\"val\",", "val loss", "share of val images"),
+            ("\"set\":\"test\",", "test loss", "share of test images"),
+            ("", "test loss", "share of test images"),
+        ] {
+            let page = page(&run(&line(set)));
+            assert!(page.contains(loss) && page.contains(share), "{set}");
+        }
     }
 
     #[test]

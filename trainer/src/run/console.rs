@@ -22,6 +22,8 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Console {
     main: bool,
+    /// Name of the data that the run evaluates on.
+    evaluated: &'static str,
     bar: Option<Bar>,
     /// Number of bars shown so far.
     bars: u64,
@@ -42,10 +44,17 @@ pub struct Console {
 impl Console {
     /// Makes a console that prints if this is the main rank.
     ///
-    /// It shows `measure`, and a throughput in `unit`, such as `images`.
-    pub fn new(main: bool, unit: &'static str, measure: Option<Measure>) -> Self {
+    /// It shows `measure`, and a throughput in `unit`, such as `images`. `evaluated` is the name of
+    /// the data that the run evaluates on.
+    pub fn new(
+        main: bool,
+        unit: &'static str,
+        measure: Option<Measure>,
+        evaluated: &'static str,
+    ) -> Self {
         Self {
             main,
+            evaluated,
             bar: None,
             bars: 0,
             epoch: Epoch {
@@ -67,7 +76,7 @@ impl Console {
         if !self.main {
             return;
         }
-        match Dashboard::open(self.unit, self.measure.clone()) {
+        match Dashboard::open(self.unit, self.measure.clone(), self.evaluated) {
             Ok(screen) => self.screen = Some(screen),
             Err(error) => complain(&format!("warning: no dashboard: {error}")),
         }
@@ -163,7 +172,8 @@ impl Console {
             text += &format!(", loss {loss:.4}");
         }
         if let (Some(measure), Some(value)) = (&self.measure, self.value) {
-            text += &format!(", val {} {}", measure.label, measure.shown.text(value));
+            let (set, label) = (self.evaluated, &measure.label);
+            text += &format!(", {set} {label} {}", measure.shown.text(value));
         }
         text += &format!(", {rate:.0} {}/s", self.unit);
         if let Some(memory) = memory::resident_mib() {

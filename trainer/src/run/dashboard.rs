@@ -67,6 +67,8 @@ impl Curve {
 /// The state to draw.
 #[derive(Debug)]
 struct View {
+    /// Name of the data that the run evaluates on.
+    evaluated: &'static str,
     epoch: u64,
     epochs: u64,
     done: u64,
@@ -97,8 +99,9 @@ impl View {
         self.messages.push_back(text);
     }
 
-    fn new(unit: &'static str, measure: Option<Measure>) -> Self {
+    fn new(unit: &'static str, measure: Option<Measure>, evaluated: &'static str) -> Self {
         Self {
+            evaluated,
             epoch: 0,
             epochs: 0,
             done: 0,
@@ -137,7 +140,7 @@ impl View {
         draw_curve(frame, loss, "loss", &self.losses, Color::Cyan);
         let title = self.measure.as_ref().map(|measure| {
             let percent = if is_share(measure) { ", %" } else { "" };
-            format!("validation {}{percent}", measure.label)
+            format!("{} {}{percent}", self.evaluated, measure.label)
         });
         draw_curve(
             frame,
@@ -239,14 +242,19 @@ pub struct Dashboard {
 impl Dashboard {
     /// Takes over the terminal of standard error.
     ///
-    /// Shows `measure`, and a throughput in `unit`.
+    /// Shows `measure`, and a throughput in `unit`. `evaluated` is the name of the data that the
+    /// run evaluates on.
     ///
     /// # Errors
     /// Fails if standard error is no terminal, or the terminal refuses.
-    pub fn open(unit: &'static str, measure: Option<Measure>) -> io::Result<Self> {
+    pub fn open(
+        unit: &'static str,
+        measure: Option<Measure>,
+        evaluated: &'static str,
+    ) -> io::Result<Self> {
         Ok(Self {
             screen: Screen::open()?,
-            view: View::new(unit, measure),
+            view: View::new(unit, measure, evaluated),
             drawn: Instant::now(),
         })
     }
@@ -328,7 +336,11 @@ mod tests {
 
     #[test]
     fn the_screen_shows_what_happens() {
-        let mut view = View::new("images", Some(Measure::share("accuracy", "accuracy")));
+        let mut view = View::new(
+            "images",
+            Some(Measure::share("accuracy", "accuracy")),
+            "test",
+        );
         (view.epoch, view.epochs, view.done, view.steps) = (2, 7, 30, 120);
         for step in 1..=10_000 {
             view.step = step;
@@ -346,7 +358,7 @@ mod tests {
             "1234 images/s",
             "accuracy 87.50 %",
             "epoch 1/7 is over",
-            "validation accuracy",
+            "test accuracy, %",
         ] {
             assert!(screen.contains(part), "{part} is not on\n{screen}");
         }
@@ -360,7 +372,11 @@ mod tests {
 
     #[test]
     fn a_small_or_empty_screen_is_no_problem() {
-        let mut view = View::new("images", Some(Measure::share("accuracy", "accuracy")));
+        let mut view = View::new(
+            "images",
+            Some(Measure::share("accuracy", "accuracy")),
+            "test",
+        );
         screen(&view, 1, 1);
         screen(&view, 20, 5);
         view.losses.push(1.0, f64::NAN);
@@ -372,7 +388,7 @@ mod tests {
     fn without_a_terminal_there_is_no_screen() {
         // Tests have a terminal only if a person runs them.
         if !io::stderr().is_terminal() {
-            assert!(Dashboard::open("images", None).is_err());
+            assert!(Dashboard::open("images", None, "test").is_err());
         }
     }
 }

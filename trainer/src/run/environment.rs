@@ -97,8 +97,12 @@ pub struct Environment {
     pub measures: Vec<Measure>,
     /// Items for training, such as images.
     pub train_samples: usize,
-    /// Items for evaluation.
-    pub test_samples: usize,
+    /// Items that training evaluates on.
+    #[serde(rename = "test_samples")]
+    pub eval_samples: usize,
+    /// Their name: `val`, `test`, or `train` if the model should overfit. Empty in runs of earlier
+    /// versions.
+    pub evaluated: String,
     /// Optimizer steps per epoch.
     pub steps_per_epoch: u64,
     /// Weights file that the run started from, if any.

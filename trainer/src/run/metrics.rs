@@ -127,6 +127,10 @@ pub struct EvalLine {
     pub epoch: u64,
     /// Steps so far.
     pub step: u64,
+    /// Name of the evaluated data: `val`, `test`, or `train` if the model should overfit. Missing
+    /// in runs of earlier versions.
+    #[serde(default)]
+    pub set: String,
     /// Mean loss.
     pub loss: f64,
     /// The task's metrics by name, such as `accuracy`.

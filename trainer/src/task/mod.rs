@@ -30,10 +30,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+pub use crate::config::EvalSet;
 pub use crate::config::metric::{Better, Measure, Shown};
 pub use crate::run::evaluation::{Evaluation, Metrics};
 pub use open::Opening;
 
+use crate::config::Config;
 use crate::error::TrainError;
 use crate::run::environment::Environment;
 
@@ -70,6 +72,14 @@ pub trait Task: Sized {
     ///
     /// An epoch has as many steps as global batches fit into the items for training.
     fn items(&self) -> Items;
+
+    /// Whether the items for evaluation are for validation or test. Default test.
+    ///
+    /// A task that follows `data.validation` returns [`Opening::evaluated`], and divides its items
+    /// with [`Opening::held_out`]. Another one cannot be trained with this key.
+    fn evaluated(&self) -> EvalSet {
+        EvalSet::Test
+    }
 
     /// Tokens, pixels or other units in an item, for throughput. Default 1.
     fn units_per_item(&self) -> usize {
@@ -249,8 +259,8 @@ pub struct Pass<'a> {
 pub struct Items {
     /// For training.
     pub train: usize,
-    /// For evaluation.
-    pub test: usize,
+    /// For evaluation: for validation or test.
+    pub eval: usize,
 }
 
 /// Names for messages, in the plural.
@@ -300,6 +310,14 @@ impl Difference {
 pub fn fact<T: DeserializeOwned>(facts: &Facts, key: &str) -> Option<T> {
     let value = facts.get(key).filter(|value| !value.is_null())?;
     serde_json::from_value(value.clone()).ok()
+}
+
+/// Name of the items that are evaluated: `val`, `test`, or `train` if the model should overfit.
+pub(crate) fn name_of_evaluated<T: Task>(task: &T, config: &Config) -> &'static str {
+    match config.train.overfit_batches {
+        Some(_) => "train",
+        None => task.evaluated().name(),
+    }
 }
 
 /// Converts a device error in an evaluation.

@@ -8,8 +8,8 @@ use models::ModelError;
 use models::weights::PyTorchKeys;
 
 use super::{Task, classification, language, segmentation};
-use crate::config::{Batching, Config, TaskKind};
-use crate::data::Splits;
+use crate::config::{Batching, Config, EvalSet, TaskKind};
+use crate::data::{Splits, validation};
 use crate::error::TrainError;
 
 /// Configuration and rank for which a task is opened.
@@ -23,6 +23,8 @@ pub struct Opening<'a> {
     pub rank: usize,
     /// Number of ranks.
     pub size: usize,
+    /// The data to evaluate on.
+    pub evaluated: EvalSet,
     /// Whether nothing is trained.
     pub(crate) only_evaluates: bool,
     /// The caller's own images.
@@ -41,9 +43,26 @@ impl<'a> Opening<'a> {
             batching,
             rank,
             size,
+            evaluated: config.data.evaluated(),
             only_evaluates: false,
             images: None,
         }
+    }
+
+    /// Indices of items for training and for validation, both ascending; `None` without
+    /// `data.validation`.
+    ///
+    /// `labels` has the class of each item, and the same share of each class is for validation. Use
+    /// zeros for items without classes. The seed of the run selects the items, so all ranks get the
+    /// same ones.
+    ///
+    /// # Errors
+    /// Fails if no class has two items.
+    pub fn held_out(&self, labels: &[u32]) -> Result<Option<[Vec<usize>; 2]>, TrainError> {
+        let share = self.config.data.validation;
+        let seed = self.config.train.seed;
+        let parts = share.map(|share| validation::held_out(labels, share, seed));
+        Ok(parts.transpose()?)
     }
 }
 
@@ -153,5 +172,28 @@ pub(crate) struct OwnTask<T>(pub T);
 impl<T: Task> Input for OwnTask<T> {
     fn check_same(&self, group: &ProcessGroup) -> Result<(), TrainError> {
         self.0.check_same(group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Loaded;
+
+    #[test]
+    fn a_share_is_held_out_if_it_is_configured() {
+        let held_out = |sets: &[String], labels: &[u32]| {
+            let loaded = Loaded::load("digits.toml", sets).unwrap();
+            let batching = loaded.batching(1).unwrap();
+            let opening = Opening::to_train(&loaded.config, batching, (0, 1));
+            opening.held_out(labels)
+        };
+        let labels = [0, 1, 0, 1, 0, 1, 0, 1];
+        assert_eq!(held_out(&[], &labels).unwrap(), None);
+        let share = ["data.validation=0.25".to_owned()];
+        let [train, val] = held_out(&share, &labels).unwrap().unwrap();
+        assert_eq!((train.len(), val.len()), (6, 2));
+        assert_ne!(labels[val[0]], labels[val[1]]);
+        assert!(held_out(&share, &[0, 1]).is_err());
     }
 }

@@ -6,13 +6,16 @@ use datasets::{EvalSampler, TrainSampler};
 
 use super::batches::{Collate, Collated};
 use super::open::Opening;
-use crate::config::Config;
+use crate::config::{Config, EvalSet, no_validation};
+use crate::data::{no_test, validation};
 use crate::error::TrainError;
 
-/// Both splits of a data set.
+/// Items for training, and items that are evaluated.
 pub(super) struct Shares<C> {
     pub train: Arc<C>,
-    pub test: Arc<C>,
+    pub eval: Arc<C>,
+    /// Whether the latter are for validation or test.
+    pub evaluated: EvalSet,
     /// `None` if nothing is trained.
     train_sampler: Option<TrainSampler>,
     eval_sampler: EvalSampler,
@@ -25,16 +28,54 @@ pub trait Split: Collate + Sized {
 
     /// Takes some items.
     fn pick(&self, indices: &[usize]) -> Self;
+
+    /// Divides the items into those for training and those for validation.
+    ///
+    /// # Errors
+    /// Fails if there are too few.
+    fn divide(self, share: f64, seed: u64) -> Result<[Self; 2], TrainError> {
+        let labels = vec![0; self.len()];
+        let parts = validation::held_out(&labels, share, seed)?;
+        Ok(parts.map(|indices| self.pick(&indices)))
+    }
+}
+
+/// Items for training, and items for evaluation: a share of `train`, or the data of `own`.
+///
+/// Calls `own` only if the data is evaluated.
+fn sets<C: Split>(
+    opening: &Opening<'_>,
+    train: C,
+    own: impl FnOnce(EvalSet) -> Result<C, TrainError>,
+) -> Result<[C; 2], TrainError> {
+    let (data, evaluated) = (&opening.config.data, opening.evaluated);
+    let train = some(train, data.train_samples);
+    let own = || -> Result<C, TrainError> { Ok(some(own(evaluated)?, data.test_samples)) };
+    let Some(share) = data.validation else {
+        return match data.has(evaluated) || evaluated == EvalSet::Test {
+            true => Ok([train, own()?]),
+            false => Err(no_validation().into()),
+        };
+    };
+    let [train, val] = train.divide(share, opening.config.train.seed)?;
+    match evaluated {
+        EvalSet::Val => Ok([train, val]),
+        EvalSet::Test if data.has(evaluated) => Ok([train, own()?]),
+        EvalSet::Test => Err(no_test(data).into()),
+    }
 }
 
 impl<C: Split> Shares<C> {
-    /// Divides the items over the ranks. Evaluations have batches of at least `eval_batch` items.
+    /// Divides the items over the ranks. `own` opens the data for evaluation, unless a share of
+    /// `train` is for validation. Evaluations have batches of at least `eval_batch` items.
     ///
     /// # Errors
-    /// Fails if the batch sizes do not divide, or there are fewer items than in a global batch.
+    /// Fails if the batch sizes do not divide, there are fewer items than in a global batch, or too
+    /// few to hold some out for validation.
     pub fn new(
         opening: &Opening<'_>,
-        [train, test]: [C; 2],
+        train: C,
+        own: impl FnOnce(EvalSet) -> Result<C, TrainError>,
         eval_batch: usize,
     ) -> Result<Self, TrainError> {
         let Opening {
@@ -44,9 +85,8 @@ impl<C: Split> Shares<C> {
             size,
             ..
         } = *opening;
-        let train = some(train, config.data.train_samples);
-        let test = some(test, config.data.test_samples);
-        let (train, test) = to_overfit(config, batching.global, train, test);
+        let sets = sets(opening, train, own)?;
+        let [train, eval] = to_overfit(config, batching.global, sets);
         let seed = config.train.seed;
         let sampler = || {
             let (global, micro) = (batching.global, batching.micro);
@@ -58,7 +98,7 @@ impl<C: Split> Shares<C> {
             true => eval_batch,
             false => batching.micro.max(eval_batch),
         };
-        let mut eval_sampler = EvalSampler::new(test.len(), batch, rank, size)?;
+        let mut eval_sampler = EvalSampler::new(eval.len(), batch, rank, size)?;
         let limit = config.train.limit_batches;
         if let Some(batches) = limit.filter(|_| !opening.only_evaluates) {
             eval_sampler = eval_sampler.limit(usize::try_from(batches).unwrap_or(usize::MAX));
@@ -67,7 +107,8 @@ impl<C: Split> Shares<C> {
             train_sampler,
             eval_sampler,
             train: Arc::new(train),
-            test: Arc::new(test),
+            eval: Arc::new(eval),
+            evaluated: opening.evaluated,
         })
     }
 
@@ -80,7 +121,7 @@ impl<C: Split> Shares<C> {
 
     /// This rank's batches of an evaluation and their number.
     pub fn eval_batches(&self) -> (usize, Collated<C>) {
-        let batches = Collated::new(&self.test, Some(self.eval_sampler.epoch()));
+        let batches = Collated::new(&self.eval, Some(self.eval_sampler.epoch()));
         (batches.number(), batches)
     }
 }
@@ -93,14 +134,15 @@ fn some<C: Split>(items: C, wanted: Option<usize>) -> C {
     }
 }
 
-/// Both splits, or twice the few items that the model should overfit.
-fn to_overfit<C: Split>(config: &Config, global_batch: usize, train: C, test: C) -> (C, C) {
+/// Both sets, or twice the few items that the model should overfit.
+fn to_overfit<C: Split>(config: &Config, global_batch: usize, sets: [C; 2]) -> [C; 2] {
+    let [train, eval] = sets;
     match config.train.overfit_batches {
         Some(batches) => {
             let wanted = batches.saturating_mul(global_batch).min(train.len());
             let few: Vec<usize> = (0..wanted).collect();
-            (train.pick(&few), train.pick(&few))
+            [train.pick(&few), train.pick(&few)]
         }
-        None => (train, test),
+        None => [train, eval],
     }
 }

@@ -14,7 +14,7 @@ use crate::data::input;
 use crate::error::TrainError;
 use crate::system::{device, limits};
 use crate::task::open::{Data, Input, Opening, WithTask};
-use crate::task::{Items, Task};
+use crate::task::{Items, Task, name_of_evaluated};
 use crate::train::changes::{self, Before, Now};
 use crate::train::progress::{Identity, Progress};
 use crate::train::schedule::Schedule;
@@ -30,6 +30,8 @@ pub struct Plan {
     pub states: Vec<ParameterState>,
     /// Number of items.
     pub items: Items,
+    /// Name of the items that training evaluates on: `val`, `test` or `train`.
+    pub evaluated: &'static str,
     /// Name of the items in the plural.
     pub words: &'static str,
     /// Optimizer steps per epoch.
@@ -69,6 +71,7 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
         states,
         progress,
         items,
+        evaluated,
         words,
     } = looked.map_err(|error| misfit::of_model(loaded, &error))??;
     let steps_per_epoch = input::steps_per_epoch(&config, items.train, batching.global);
@@ -84,6 +87,7 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
         parameters: states.iter().map(|state| state.elements as usize).sum(),
         states,
         items,
+        evaluated,
         words,
         steps_per_epoch,
         batching,
@@ -149,6 +153,7 @@ struct Looked {
     states: Vec<ParameterState>,
     progress: Progress,
     items: Items,
+    evaluated: &'static str,
     words: &'static str,
 }
 
@@ -160,7 +165,7 @@ impl WithTask for Look<'_> {
         T::Model: PyTorchKeys,
     {
         let (config, items) = (self.config, task.items());
-        Schedule::check(&config.schedule, items.test)?;
+        Schedule::check(&config.schedule, items.eval)?;
         task.check(&model)?;
         optimizer::check(&config.optimizer, &model::parameters(&model))?;
         let states = model::states(&model, config);
@@ -168,6 +173,7 @@ impl WithTask for Look<'_> {
             states,
             progress,
             items,
+            evaluated: name_of_evaluated(&task, config),
             words: T::WORDS.items,
         };
         let Some(path) = self.from else {

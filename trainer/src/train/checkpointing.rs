@@ -247,11 +247,13 @@ mod tests {
             name: None,
             data: String::new(),
             train_samples: 1,
-            test_samples: 1,
+            eval_samples: 1,
             global_batch: 1,
             seed: 0,
+            validation: None,
             facts: Default::default(),
             items: "images",
+            evaluated: "test",
             portions: None,
         };
         Meta {

@@ -40,7 +40,7 @@ use crate::run::lock::RunLock;
 use crate::run::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::system::memory;
 use crate::system::output::{complain, duration};
-use crate::task::{Details, Evaluation, Task};
+use crate::task::{Details, Evaluation, Task, name_of_evaluated};
 use crate::train::callback::{Action, AfterEvaluation, Callback, CallbackError};
 use crate::train::checkpointing::Checkpoints;
 use crate::train::context::TrainContext;
@@ -262,6 +262,11 @@ impl<T: Task> Training<'_, T> {
         End::Paused(reason.unwrap_or("a request to another rank").to_owned())
     }
 
+    /// Name of the data that is evaluated.
+    fn set(&self) -> &'static str {
+        name_of_evaluated(&self.task, self.context.config)
+    }
+
     /// The requests of all ranks at this moment.
     fn agree(&mut self) -> Result<Requests, TrainError> {
         let mut requests = self.requests().encode();
@@ -281,7 +286,7 @@ impl<T: Task> Training<'_, T> {
         let progress = &self.progress;
         if !evaluation.loss.is_finite() {
             return Err(TrainError::Diverged {
-                what: format!("the validation loss after epoch {}", progress.epoch),
+                what: format!("the {} loss after epoch {}", self.set(), progress.epoch),
                 value: evaluation.loss,
                 state: progress.steps,
             });
@@ -290,6 +295,7 @@ impl<T: Task> Training<'_, T> {
         self.recorder.write(&Metric::Eval(EvalLine {
             epoch: progress.epoch,
             step: progress.steps,
+            set: self.set().to_owned(),
             loss: evaluation.loss,
             metrics: evaluation.metrics.clone(),
             samples: evaluation.samples,
@@ -341,10 +347,11 @@ impl<T: Task> Training<'_, T> {
             skipped => format!(", {skipped} of {} steps skipped", self.steps_per_epoch),
         };
         let loss = self.recorder.mean_loss();
+        let set = self.set();
         let shown = self.task.measures().first().and_then(|measure| {
             let value = evaluation.metric(&measure.name)?;
             Some(format!(
-                ", val {} {}",
+                ", {set} {} {}",
                 measure.label,
                 measure.shown.text(value)
             ))
@@ -357,7 +364,7 @@ impl<T: Task> Training<'_, T> {
             ),
         };
         let line = format!(
-            "epoch {}/{}{within}: {}, train loss {}, val loss {:.4}{}, {:.0} {}/s{skipped}",
+            "epoch {}/{}{within}: {}, train loss {}, {set} loss {:.4}{}, {:.0} {}/s{skipped}",
             self.progress.epoch,
             self.epochs(),
             duration(time),

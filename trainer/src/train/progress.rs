@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Batching, Config, Seen};
 use crate::error::TrainError;
-use crate::task::{Difference, Evaluation, Facts, Task};
+use crate::run::same_config::NOT_SET;
+use crate::task::{Difference, Evaluation, Facts, Task, name_of_evaluated};
 use crate::train::changes;
 use crate::train::early_stopping::Watch;
 
@@ -20,17 +21,25 @@ pub struct Identity {
     /// Items for training.
     pub train_samples: usize,
     /// Items for evaluation.
-    pub test_samples: usize,
+    #[serde(rename = "test_samples")]
+    pub eval_samples: usize,
     /// Items per step over all ranks.
     pub global_batch: usize,
     /// Seed of the run.
     pub seed: u64,
+    /// `data.validation`, and the data that training then evaluates on. Missing in checkpoints of
+    /// earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<[String; 2]>,
     /// Properties that the task adds. A checkpoint lacks the properties of later versions.
     #[serde(flatten)]
     pub facts: Facts,
     /// Words for the items.
     #[serde(skip)]
     pub items: &'static str,
+    /// Name of the items for evaluation: `val`, `test` or `train`.
+    #[serde(skip)]
+    pub evaluated: &'static str,
     /// Micro-batch size and number of ranks of this run, if the global batch grows with them.
     #[serde(skip)]
     pub portions: Option<[usize; 2]>,
@@ -45,11 +54,13 @@ impl Identity {
             name: (!config.task.is_usual()).then(|| T::NAME.to_owned()),
             data: config.data.kind.name().to_owned(),
             train_samples: items.train,
-            test_samples: items.test,
+            eval_samples: items.eval,
             global_batch: batching.global,
             seed: config.train.seed,
+            validation: Some(validation(config)),
             facts: task.facts(),
             items: T::WORDS.items,
+            evaluated: name_of_evaluated(task, config),
             portions: grows.then(|| [batching.micro, batching.ranks()]),
         }
     }
@@ -76,7 +87,13 @@ impl Identity {
         let name = |identity: &Self| identity.name.clone().unwrap_or_else(|| USUAL.to_owned());
         let number = |number: usize| number.to_string();
         let training = format!("number of training {}", self.items);
-        let test = format!("number of test {}", self.items);
+        let evaluated = format!("number of {} {}", self.evaluated, self.items);
+        let both = self.validation.as_ref().zip(stored.validation.as_ref());
+        let validation = |index: usize| {
+            let both = both.map(|(own, stored)| [own, stored].map(|texts| texts[index].clone()));
+            both.unwrap_or_default()
+        };
+        let ([share, stored_share], [set, stored_set]) = (validation(0), validation(1));
         let first = [
             ("task.name", "task.name", name(self), name(stored)),
             (
@@ -85,6 +102,8 @@ impl Identity {
                 self.data.clone(),
                 stored.data.clone(),
             ),
+            ("data.validation", "data.validation", share, stored_share),
+            ("data.evaluate", "data.evaluate", set, stored_set),
             (
                 training.as_str(),
                 "data",
@@ -92,10 +111,10 @@ impl Identity {
                 number(stored.train_samples),
             ),
             (
-                test.as_str(),
+                evaluated.as_str(),
                 "data",
-                number(self.test_samples),
-                number(stored.test_samples),
+                number(self.eval_samples),
+                number(stored.eval_samples),
             ),
         ];
         if let Some(difference) = differing(first) {
@@ -116,6 +135,15 @@ impl Identity {
             None => T::compare(&self.facts, &stored.facts),
         }
     }
+}
+
+/// `data.validation`, and the data that training then evaluates on.
+fn validation(config: &Config) -> [String; 2] {
+    let data = &config.data;
+    let not_set = || NOT_SET.to_owned();
+    let share = data.validation.map(|share| share.to_string());
+    let set = data.validation.map(|_| data.evaluated().name().to_owned());
+    [share, set].map(|text| text.unwrap_or_else(not_set))
 }
 
 /// Name of the task that checkpoints do not name.
@@ -315,11 +343,13 @@ mod tests {
             name: None,
             data: "mnist".into(),
             train_samples: 10,
-            test_samples: 5,
+            eval_samples: 5,
             global_batch: 4,
             seed: 1,
+            validation: None,
             facts: facts(&names(["cat", "dog"]), [0.25, 0.2]),
             items: "images",
+            evaluated: "test",
             portions: None,
         }
     }
@@ -345,6 +375,30 @@ mod tests {
         other.name = Some("language".to_owned());
         let expected = ["task.name", "task.name", "classification", "language"];
         assert_eq!(difference(&other).unwrap(), expected);
+    }
+
+    #[test]
+    fn another_share_for_validation_is_told_before_the_numbers() {
+        let share = |share: &str, set: &str| Identity {
+            validation: Some([share.to_owned(), set.to_owned()]),
+            train_samples: 10 * share.len(),
+            ..identity()
+        };
+        let own = share("0.1", "val");
+        let difference = |stored: &Identity| {
+            let found = own.difference::<Classes>(stored).unwrap();
+            found.map(|found| [found.key, found.own, found.stored])
+        };
+        let found = difference(&share("0.15", "val")).unwrap();
+        assert_eq!(found, ["data.validation", "0.1", "0.15"]);
+        let found = difference(&share("0.1", "test")).unwrap();
+        assert_eq!(found, ["data.evaluate", "val", "test"]);
+        // A checkpoint of an earlier version does not know its share.
+        let old = Identity {
+            validation: None,
+            ..own.clone()
+        };
+        assert_eq!(difference(&old), None);
     }
 
     /// The form of earlier versions, which checkpoints hold.

@@ -88,12 +88,12 @@ impl Schedule {
         self.first.seen.clone()
     }
 
-    /// Checks that a schedule that follows the evaluations has test data.
+    /// Checks that a schedule that follows the evaluations has data for them.
     ///
     /// # Errors
     /// [`TrainError::NoEvaluation`] if it has none.
-    pub fn check(config: &ScheduleConfig, test_samples: usize) -> Result<(), TrainError> {
-        match config.kind.monitor().is_some() && test_samples == 0 {
+    pub fn check(config: &ScheduleConfig, eval_samples: usize) -> Result<(), TrainError> {
+        match config.kind.monitor().is_some() && eval_samples == 0 {
             true => Err(TrainError::NoEvaluation {
                 schedule: config.kind.name(),
             }),

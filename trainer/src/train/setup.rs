@@ -29,7 +29,7 @@ use crate::system::compute::kernels_name;
 use crate::system::device::on_device;
 use crate::system::signals::{Heed, Waiting};
 use crate::system::{log, peak};
-use crate::task::Task;
+use crate::task::{Task, name_of_evaluated};
 use crate::train::callback::{Begin, Callback};
 use crate::train::changes::{self, Before, Now};
 use crate::train::checkpointing::Checkpoints;
@@ -49,7 +49,7 @@ pub(crate) fn train<T: Task>(
 ) -> Result<Summary, TrainError> {
     let (config, start) = (context.config, &context.start);
     let items = task.items();
-    Schedule::check(&config.schedule, items.test)?;
+    Schedule::check(&config.schedule, items.eval)?;
     task.check(&model)?;
     let work = work(context, &task, &model);
     let states = crate::train::model::states(&model, config);
@@ -135,6 +135,7 @@ pub(crate) fn train<T: Task>(
         false => None,
     };
     let units_of_step = units_of_step(context, &task);
+    let set = name_of_evaluated(&task, config);
     let mut training = Training {
         context,
         units_of_step,
@@ -146,7 +147,7 @@ pub(crate) fn train<T: Task>(
             work,
         )
         .guarded_by(lock.clone()),
-        console: Console::new(main, T::WORDS.units, task.measures().first().cloned()),
+        console: Console::new(main, T::WORDS.units, task.measures().first().cloned(), set),
         task,
         schedule,
         callbacks,
@@ -382,7 +383,8 @@ fn environment<T: Task>(
         threads: rayon::current_num_threads(),
         parameters,
         train_samples: items.train,
-        test_samples: items.test,
+        eval_samples: items.eval,
+        evaluated: name_of_evaluated(task, context.config).to_owned(),
         weights: context.initial.get().map(|(initial, _)| initial.clone()),
         ..Environment::default()
     };

@@ -107,11 +107,12 @@ impl<T: Task> Training<'_, T> {
         let (group, items) = (context.group, self.task.items());
         let size = group.size();
         self.console.line(&format!(
-            "{}: {} parameters, {} training and {} test {}",
+            "{}: {} parameters, {} training and {} {} {}",
             context.name,
             self.parallel.num_parameters(),
             items.train,
-            items.test,
+            items.eval,
+            self.set(),
             T::WORDS.items,
         ));
         let ranks = match size {

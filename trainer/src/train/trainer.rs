@@ -12,7 +12,7 @@ use datasets::Dataset;
 use models::weights::{PyTorchKeys, WeightsError};
 use models::{ImageClassifier, ModelError};
 
-use crate::config::{Loaded, check_monitors};
+use crate::config::{Loaded, check_evaluated, check_monitors};
 use crate::data::Splits;
 use crate::error::TrainError;
 use crate::run::environment::Initial;
@@ -141,7 +141,8 @@ impl<'a> Trainer<'a> {
     /// are for the caller's use.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and if the configuration watches a metric that the task lacks.
+    /// As [`run`](Self::run), and if the configuration watches a metric that the task lacks, or
+    /// sets `data.validation` and the task does not evaluate on that data.
     pub fn run_task<T: Task>(
         self,
         open: impl FnOnce(&Opening<'_>) -> Result<T, TrainError>,
@@ -150,7 +151,9 @@ impl<'a> Trainer<'a> {
         let loaded = self.loaded;
         let open = |opening: &Opening<'_>| {
             let task = open(opening)?;
-            let checked = check_monitors(&loaded.config, task.measures());
+            let config = &loaded.config;
+            let checked = check_monitors(config, task.measures());
+            let checked = checked.and_then(|()| check_evaluated(&config.data, task.evaluated()));
             match checked {
                 Ok(()) => Ok(OwnTask(task)),
                 Err(fault) => Err(TrainError::Misfit(loaded.locate(fault))),

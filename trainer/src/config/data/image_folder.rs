@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use datasets::{Color, ImageFolder, ImageFolderOptions, Split};
 
-use super::{AnyDataSet, Opened, evenly, in_folder};
+use super::{AnyDataSet, Divided, EvalSet, Opened, evenly, in_folder, no_validation};
 use crate::config::error::Fault;
 use crate::config::section::{keys, names};
-use crate::config::validate::{MOST_PIXELS, ensure, given_in_range};
+use crate::config::validate::{MOST_PIXELS, given_in_range};
 
 names! {
     /// `[data] color` of an image folder.
@@ -38,9 +38,6 @@ keys! {
         /// `rgb` and `grey` convert all images; `auto` needs files that agree. Transparent pixels
         /// become black. Images are rotated as their EXIF data says. Default `auto`.
         color: Option<ColorName> = None,
-        /// Share of each class used for validation if the folder has no validation images, in (0,
-        /// 1). Default: the folder has `train`, and `val` (or `valid`, `validation`) or `test`.
-        validation: Option<f64> = None,
     }
 }
 
@@ -58,25 +55,45 @@ impl AnyDataSet for ImageFolderConfig {
                 "images are cropped after scaling: increase data.resize, or decrease data.size",
             ));
         }
-        self.validation.map_or(Ok(()), |share| {
-            let good = share > 0.0 && share < 1.0;
-            ensure(good, "data.validation", share, "between 0 and 1")
-        })
+        Ok(())
     }
 
     in_folder!("data/image-folder", dir);
 
     fn open(&self, split: Split, _samples: Option<usize>, seed: u64) -> Opened {
-        let mut options = ImageFolderOptions::new(self.side());
-        options.resize = self.resize();
-        options.color = match self.color {
-            Some(ColorName::Rgb) => Color::Rgb,
-            Some(ColorName::Grey) => Color::Grey,
-            Some(ColorName::Auto) | None => Color::AsStored,
-        };
-        options.validation = self.validation;
-        options.seed = seed;
+        let options = self.options(seed);
         Ok(Arc::new(ImageFolder::open(self.folder(), split, &options)?))
+    }
+
+    /// By the names of the files, so that a new file moves few others.
+    fn divided(&self, share: f64, seed: u64) -> Option<Divided> {
+        let mut options = self.options(seed);
+        options.validation = Some(share);
+        let open = |split| -> Opened {
+            let opened = ImageFolder::open(self.folder(), split, &options)?;
+            Ok(Arc::new(opened))
+        };
+        let both = || Ok([open(Split::Train)?, open(Split::Test)?]);
+        Some(both())
+    }
+
+    fn open_evaluated(&self, set: EvalSet, _samples: Option<usize>, seed: u64) -> Opened {
+        let mut options = self.options(seed);
+        match set {
+            EvalSet::Val if !self.has_val() => return Err(no_validation()),
+            EvalSet::Val => {}
+            EvalSet::Test => options.prefers_test = true,
+        }
+        let opened = ImageFolder::open(self.folder(), Split::Test, &options)?;
+        Ok(Arc::new(opened))
+    }
+
+    fn has_val(&self) -> bool {
+        ImageFolder::evaluation_folders(self.folder())[0]
+    }
+
+    fn has_test(&self) -> bool {
+        ImageFolder::evaluation_folders(self.folder())[1]
     }
 
     /// Files are sorted by class, so the first files would miss classes.
@@ -96,6 +113,18 @@ impl AnyDataSet for ImageFolderConfig {
 }
 
 impl ImageFolderConfig {
+    fn options(&self, seed: u64) -> ImageFolderOptions {
+        let mut options = ImageFolderOptions::new(self.side());
+        options.resize = self.resize();
+        options.color = match self.color {
+            Some(ColorName::Rgb) => Color::Rgb,
+            Some(ColorName::Grey) => Color::Grey,
+            Some(ColorName::Auto) | None => Color::AsStored,
+        };
+        options.seed = seed;
+        options
+    }
+
     fn side(&self) -> usize {
         self.size.unwrap_or(224)
     }

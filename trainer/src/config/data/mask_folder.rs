@@ -9,8 +9,9 @@ use crate::config::validate::in_range;
 
 keys! {
     /// `mask-folder`: images and masks for the task `segmentation`. The folder has `train/images`,
-    /// `train/masks`, and the same in `test` (or `val`). An image and its mask share a name without
-    /// its ending. Masks are indexed or grey PNG files, and 255 marks pixels that do not count.
+    /// `train/masks`, and the same in `val`, `test` or both. An image and its mask share a name
+    /// without its ending. Masks are indexed or grey PNG files, and 255 marks pixels that do not
+    /// count.
     MaskFolderConfig {
         /// Folder that holds the files. Default `data/mask-folder`.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,5 +44,13 @@ impl AnyDataSet for MaskFolderConfig {
 
     fn folder(&self) -> &Path {
         self.dir().unwrap_or(Path::new("data/mask-folder"))
+    }
+
+    fn has_val(&self) -> bool {
+        self.folder().join("val").is_dir()
+    }
+
+    fn has_test(&self) -> bool {
+        self.folder().join("test").is_dir()
     }
 }

@@ -26,7 +26,7 @@ use serde::{Deserialize, Deserializer, Serializer};
 
 use super::error::Fault;
 use super::named::named_section;
-use super::section::keys;
+use super::section::{keys, names};
 use super::task;
 use super::validate::{ensure, given_in_range, in_range};
 
@@ -49,9 +49,29 @@ named_section! {
     "own" Own(own::OwnConfig),
 }
 
+names! {
+    /// Data for evaluation.
+    EvalSet {
+        /// A share of the training data, or the folder `val`.
+        #[default]
+        Val = "val",
+        /// The data set's data for the test of the finished model.
+        Test = "test",
+    }
+}
+
 keys! {
     /// The keys of `[data]` that go with every `name`.
     DataKeys {
+        /// Share of the training data that is held out for validation, in (0, 1). Evaluations
+        /// during training, the best checkpoint, early stopping and the schedule `plateau` then use
+        /// it; `trainer eval` alone uses the test data. Images with classes: the same share of
+        /// every class, which `train.seed` selects. Images with masks: `train.seed` selects them.
+        /// `text`: the last windows of the files. Default: none; training evaluates on the test
+        /// data, for `image-folder` and `mask-folder` on the folder `val` if it exists.
+        validation: Option<f64> = None,
+        /// Data that training evaluates on if `validation` is set: `val` or `test`. Default `val`.
+        evaluate: Option<EvalSet> = None,
         /// Whether to download missing files. The first rank of each node downloads. Default true.
         download: bool = true,
         /// Threads per rank that prepare batches; 0 uses the training thread. Default 1.
@@ -72,12 +92,14 @@ keys! {
         #[schemars(with = "String")]
         augment: Augment = Augment::default(),
         /// Number of training images (`text`: windows): the first of the data set, for
-        /// `image-folder` evenly from all classes. Default: all (`digits`: 8192, `generated`:
-        /// 50000, `shapes`: 2048).
+        /// `image-folder` evenly from all classes. `validation` takes its share from them, for
+        /// `image-folder` before. Default: all (`digits`: 8192, `generated`: 50000, `shapes`:
+        /// 2048).
         #[schemars(extend("unit" = "images"))]
         train_samples: Option<usize> = None,
-        /// Number of test images, chosen in the same way. Default: all (`digits`: 2048,
-        /// `generated`: 10000, `shapes`: 512).
+        /// Number of test images, chosen in the same way; for `image-folder` and `mask-folder` of
+        /// the images that are evaluated. Default: all (`digits`: 2048, `generated`: 10000,
+        /// `shapes`: 512).
         #[schemars(extend("unit" = "images"))]
         test_samples: Option<usize> = None,
         /// Mean per channel for normalization, of values from 0 to 1; a single number is for all
@@ -101,6 +123,18 @@ impl Default for DataConfig {
 
 /// A split of a data set, if it can be opened.
 type Opened = Result<Arc<dyn Dataset>, DatasetError>;
+/// Images for training and for validation, if they can be opened.
+type Divided = Result<[Arc<dyn Dataset>; 2], DatasetError>;
+
+/// The error of data that is not there.
+pub(crate) fn no_validation() -> DatasetError {
+    DatasetError::Settings {
+        what: "data.validation",
+        reason: "it is not set, and the data set has no data for validation. Set it, for example \
+                 to 0.1"
+            .to_owned(),
+    }
+}
 
 /// The interface of a data set in `[data]`.
 pub trait AnyDataSet {
@@ -155,6 +189,37 @@ pub trait AnyDataSet {
             what: "data.name",
             reason: "this data has no classes of images. Set task.name to its task".to_owned(),
         })
+    }
+
+    /// Training images without the `share` for validation, and the latter, if the data set has a
+    /// division of its own.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    fn divided(&self, _share: f64, _seed: u64) -> Option<Divided> {
+        None
+    }
+
+    /// Opens images with classes for evaluation that the data set comes with, as
+    /// [`open`](Self::open) does.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and if the data set does not come with images for validation.
+    fn open_evaluated(&self, set: EvalSet, samples: Option<usize>, seed: u64) -> Opened {
+        match set {
+            EvalSet::Test => self.open(Split::Test, samples, seed),
+            EvalSet::Val => Err(no_validation()),
+        }
+    }
+
+    /// Whether the data set comes with data for validation, so that none need be held out.
+    fn has_val(&self) -> bool {
+        false
+    }
+
+    /// Whether the data set comes with test data.
+    fn has_test(&self) -> bool {
+        true
     }
 
     /// Indices of the images to use if `samples` are configured and the split has more.
@@ -212,8 +277,49 @@ impl DataConfig {
         in_range("data.workers", self.workers as u64, 0, 256)?;
         given_in_range("data.train_samples", self.train_samples, 100_000_000)?;
         given_in_range("data.test_samples", self.test_samples, 100_000_000)?;
+        self.check_validation()?;
         self.kind.check()?;
         self.check_normalization()
+    }
+
+    fn check_validation(&self) -> Result<(), Fault> {
+        match (self.validation, self.evaluate) {
+            (Some(share), _) => {
+                let good = share > 0.0 && share < 1.0;
+                ensure(good, "data.validation", share, "between 0 and 1")
+            }
+            (None, None) => Ok(()),
+            (None, Some(_)) => {
+                let message = "`data.evaluate` has no effect without `data.validation`";
+                let fault = Fault::in_key("data.evaluate", message);
+                Err(fault.help("set data.validation, for example to 0.1, or remove this key"))
+            }
+        }
+    }
+
+    /// The data that training evaluates on.
+    pub fn evaluated(&self) -> EvalSet {
+        match self.evaluate {
+            Some(set) => set,
+            None if self.has(EvalSet::Val) => EvalSet::Val,
+            None => EvalSet::Test,
+        }
+    }
+
+    /// The data that a finished model is evaluated on: the test data, if there is some.
+    pub fn evaluated_at_end(&self) -> EvalSet {
+        match self.has(EvalSet::Val) && !self.has(EvalSet::Test) {
+            true => EvalSet::Val,
+            false => EvalSet::Test,
+        }
+    }
+
+    /// Whether there is data of this kind.
+    pub fn has(&self, set: EvalSet) -> bool {
+        match set {
+            EvalSet::Val => self.validation.is_some() || self.kind.has_val(),
+            EvalSet::Test => self.kind.has_test(),
+        }
     }
 
     /// Checks `mean` and `std`. Their number of channels is checked when the data is opened.
@@ -235,6 +341,24 @@ impl DataConfig {
         }
         Ok(())
     }
+}
+
+/// Checks that a program's task evaluates on the data that the configuration wants.
+///
+/// # Errors
+/// Fails if `data.validation` is set, and the task does not follow it.
+pub(crate) fn check_evaluated(config: &DataConfig, by_task: EvalSet) -> Result<(), Fault> {
+    let wanted = config.evaluated();
+    if config.validation.is_none() || wanted == by_task {
+        return Ok(());
+    }
+    let message = format!(
+        "with `data.validation`, training evaluates on {}, but the program's task does so on {}",
+        wanted.name(),
+        by_task.name()
+    );
+    let fault = Fault::in_key("data.validation", message);
+    Err(fault.help("hold out a share with `Opening::held_out`, or remove this key"))
 }
 
 fn of_bytes(fault: Fault) -> Fault {

@@ -146,10 +146,15 @@ fn scalars(metric: &Metric) -> (u64, Vec<(Cow<'static, str>, f64)>) {
             (line.step, values, own, line.gradient_norms.as_ref())
         }
         Metric::Eval(line) => {
-            let values = vec![("eval/loss", line.loss), ("eval/seconds", line.seconds)];
-            let own = line.metrics.iter();
-            let own = own.map(|(name, value)| (format!("eval/{name}"), value));
-            (line.step, values, own.collect(), None)
+            // `train` has the losses of the steps.
+            let set = match line.set.as_str() {
+                set @ ("val" | "test") => set,
+                _ => "eval",
+            };
+            let all = [("loss", line.loss), ("seconds", line.seconds)].into_iter();
+            let all = all.chain(line.metrics.iter());
+            let own = all.map(|(name, value)| (format!("{set}/{name}"), value));
+            (line.step, Vec::new(), own.collect(), None)
         }
         Metric::Ranks(line) => {
             let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);

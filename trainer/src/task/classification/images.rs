@@ -8,8 +8,7 @@ use models::{ImageClassifier, ModelError};
 
 use super::Classification;
 
-use crate::config::WithModel;
-use crate::config::{Batching, Config};
+use crate::config::{Batching, Config, EvalSet, WithModel};
 use crate::data::batch::{EvalBatch, Targets, evaluated, to_tensors};
 use crate::data::device_data::{self, DeviceData, place};
 use crate::data::input::{self, Input};
@@ -23,16 +22,17 @@ pub(crate) struct Images {
     config: Config,
     batching: Batching,
     ranks: usize,
+    evaluated: EvalSet,
     input: Input,
     /// The images kept on the device.
     resident: Resident,
 }
 
-/// The splits that are kept on the device.
+/// The sets that are kept on the device.
 #[derive(Default)]
 struct Resident {
     train: Option<DeviceData>,
-    test: Option<DeviceData>,
+    eval: Option<DeviceData>,
 }
 
 /// A batch of images in host memory, or the plan to make it on the device.
@@ -99,29 +99,40 @@ impl Images {
     /// Fails if the data cannot be read or divided.
     pub fn open(opening: &Opening<'_>) -> Result<Self, TrainError> {
         let Opening {
-            config, batching, ..
+            config,
+            batching,
+            evaluated,
+            ..
         } = *opening;
         data::prepare(&config.data)?;
         let ranks = (opening.rank, opening.size);
         let input = match opening.only_evaluates {
-            true => input::open_to_evaluate(config, batching, ranks)?,
+            true => input::open_to_evaluate(config, evaluated, batching, ranks)?,
             false => input::open(config, opening.images, batching, ranks)?,
         };
         Ok(Self {
             config: config.clone(),
             batching,
             ranks: opening.size,
+            evaluated,
             input,
             resident: Resident::default(),
         })
     }
 
+    /// Images for training.
     pub fn train(&self) -> &dyn Dataset {
-        self.input.splits.train.as_ref()
+        self.input.sets.train.as_ref()
     }
 
-    pub fn test(&self) -> &dyn Dataset {
-        self.input.splits.test.as_ref()
+    /// Images that are evaluated.
+    pub fn eval(&self) -> &dyn Dataset {
+        self.input.sets.eval.as_ref()
+    }
+
+    /// Whether they are for validation or test.
+    pub fn evaluated(&self) -> EvalSet {
+        self.evaluated
     }
 
     pub fn config(&self) -> &Config {
@@ -146,7 +157,7 @@ impl Images {
         device: &Device,
         then: W,
     ) -> Result<W::Output, ModelError> {
-        let train = self.input.splits.train.clone();
+        let train = self.input.sets.train.clone();
         let with_images = WithImages { images: self, then };
         config.model.build(train.as_ref(), device, with_images)
     }
@@ -168,7 +179,7 @@ impl<W: WithTask> WithModel for WithImages<W> {
 
 impl task::open::Input for Images {
     fn check_same(&self, group: &ProcessGroup) -> Result<(), TrainError> {
-        same_data::check(&[self.train(), self.test()], group)
+        same_data::check(&[self.train(), self.eval()], group)
     }
 
     fn check(&self) -> Result<(), TrainError> {
@@ -182,19 +193,19 @@ impl task::open::Input for Images {
     /// Training images go to the device with autodiff.
     fn bring(&mut self, to: &Place<'_>) -> Result<(), TrainError> {
         self.check()?;
-        let (train, test) = (self.train(), self.test());
+        let (train, eval) = (self.train(), self.eval());
         let is_gpu = !burn_dist::device::is_host(to.plain);
         // A folder of images would have to be decoded as a whole before the first step.
         let is_stored = self.config.data.kind.is_stored();
-        let bytes = [train, test].map(|images| device_data::size(images, to.plain));
+        let bytes = [train, eval].map(|images| device_data::size(images, to.plain));
         let (usual, possible) = (is_gpu && is_stored, self.input.train_loader.only_moves());
         let on_device = self.config.data.on_device;
-        let [brings_train, brings_test] = place(on_device, usual, possible, bytes, to.memory);
+        let [brings_train, brings_eval] = place(on_device, usual, possible, bytes, to.memory);
         let train = || DeviceData::upload(train, &self.input.train_loader, to.training);
-        let test = || DeviceData::upload(test, &self.input.eval_loader, to.plain);
+        let eval = || DeviceData::upload(eval, &self.input.eval_loader, to.plain);
         let resident = Resident {
             train: brings_train.then(train).transpose()?,
-            test: brings_test.then(test).transpose()?,
+            eval: brings_eval.then(eval).transpose()?,
         };
         self.resident = resident;
         Ok(())
@@ -214,7 +225,7 @@ impl Images {
     pub(super) fn eval_batches(&self) -> (usize, Batches) {
         let epoch = self.input.eval_sampler.epoch();
         let count = epoch.batches();
-        let resident = self.resident.test.as_ref();
+        let resident = self.resident.eval.as_ref();
         (
             count,
             Batches::new(&self.input.eval_loader, resident, epoch),
@@ -232,7 +243,7 @@ impl Images {
 
     /// Makes a batch for an evaluation on `device`.
     pub(super) fn to_evaluate(&self, batch: HostBatch, device: &Device) -> EvalBatch {
-        match (batch, &self.resident.test) {
+        match (batch, &self.resident.eval) {
             (HostBatch::Loaded(batch), _) => evaluated(batch, device),
             (HostBatch::Planned(plan), Some(images)) => EvalBatch {
                 images: images.batch(&plan).0,

@@ -17,6 +17,7 @@ use models::ImageClassifier;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::config::EvalSet;
 use crate::config::metric::Measure;
 use crate::data::batch::Targets;
 use crate::data::class_names::ClassNames;
@@ -74,7 +75,7 @@ pub struct Classification<M> {
 impl<M> Classification<M> {
     /// Classifies these images.
     pub(crate) fn new(images: Images) -> Self {
-        let classes = images.test().class_names().len();
+        let classes = images.eval().class_names().len();
         Self {
             smoothing: images.config().train.label_smoothing,
             measures: sums::measures(classes),
@@ -111,8 +112,12 @@ impl<M: ImageClassifier> Task for Classification<M> {
     fn items(&self) -> Items {
         Items {
             train: self.images.train().len(),
-            test: self.images.test().len(),
+            eval: self.images.eval().len(),
         }
+    }
+
+    fn evaluated(&self) -> EvalSet {
+        self.images.evaluated()
     }
 
     fn facts(&self) -> Facts {
@@ -176,7 +181,7 @@ impl<M: ImageClassifier> Task for Classification<M> {
     }
 
     fn check_same(&self, group: &ProcessGroup) -> Result<(), TrainError> {
-        same_data::check(&[self.images.train(), self.images.test()], group)
+        same_data::check(&[self.images.train(), self.images.eval()], group)
     }
 
     fn warning(&self) -> Option<String> {
@@ -212,7 +217,7 @@ impl<M: ImageClassifier> Task for Classification<M> {
     }
 
     fn blank(&self, items: usize) -> HostBatch {
-        HostBatch::blank(items, self.images.test().shape())
+        HostBatch::blank(items, self.images.eval().shape())
     }
 
     fn eval_batches(&self) -> (usize, Batches) {
@@ -220,7 +225,7 @@ impl<M: ImageClassifier> Task for Classification<M> {
     }
 
     fn sums(&self) -> Sums {
-        Sums::new(self.images.test().class_names().len())
+        Sums::new(self.images.eval().class_names().len())
     }
 
     fn score(&self, model: &M, batch: HostBatch, on: Pass<'_>) -> Result<Scored, TrainError> {
@@ -242,6 +247,6 @@ impl<M: ImageClassifier> Task for Classification<M> {
         evaluation: &Evaluation,
         group: &ProcessGroup,
     ) -> Result<Details, TrainError> {
-        sums.details(self.images.test(), evaluation, group)
+        sums.details(self.images.eval(), evaluation, group)
     }
 }

@@ -13,7 +13,7 @@ use burn_dist::ProcessGroup;
 use models::LanguageModel;
 
 use crate::config::metric::Measure;
-use crate::config::{AnyTask, LanguageConfig};
+use crate::config::{AnyTask, EvalSet, LanguageConfig};
 use crate::error::TrainError;
 use crate::task::loss::{row_losses, summed_cross_entropy};
 use crate::task::open::Input;
@@ -98,8 +98,12 @@ impl<M: LanguageModel> Task for Language<M> {
     fn items(&self) -> Items {
         Items {
             train: self.texts.train().len(),
-            test: self.texts.test().len(),
+            eval: self.texts.eval().len(),
         }
+    }
+
+    fn evaluated(&self) -> EvalSet {
+        self.texts.evaluated()
     }
 
     fn units_per_item(&self) -> usize {
@@ -107,12 +111,16 @@ impl<M: LanguageModel> Task for Language<M> {
     }
 
     fn facts(&self) -> Facts {
-        let (train, test) = (self.texts.train(), self.texts.test());
-        Facts::from_iter([
+        let (train, eval) = (self.texts.train(), self.texts.eval());
+        let mut facts = Facts::from_iter([
             ("data.context".to_owned(), train.context().into()),
             ("data.path".to_owned(), train.checksum().into()),
-            ("data.test_path".to_owned(), test.checksum().into()),
-        ])
+        ]);
+        // Windows for validation are of the text for training.
+        if self.evaluated() == EvalSet::Test {
+            facts.insert("data.test_path".to_owned(), eval.checksum().into());
+        }
+        facts
     }
 
     fn check_same(&self, group: &ProcessGroup) -> Result<(), TrainError> {

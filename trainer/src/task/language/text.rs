@@ -62,11 +62,13 @@ impl Text {
         }
     }
 
-    /// Opens the text for training and the one for evaluation.
+    /// Opens the text for training. The second value opens the test text.
     ///
     /// # Errors
     /// Fails if a file cannot be read, or there are none.
-    pub fn open(config: &TextConfig) -> Result<[Self; 2], DatasetError> {
+    pub fn open(
+        config: &TextConfig,
+    ) -> Result<(Self, impl FnOnce() -> Result<Self, DatasetError>), DatasetError> {
         let documents = match &config.path {
             Some(path) => read(path, "data.path")?,
             None => ALICE
@@ -75,13 +77,45 @@ impl Text {
                 .collect(),
         };
         let (train, test) = match &config.test_path {
-            Some(path) => (documents, read(path, "data.test_path")?),
-            None => documents
-                .into_iter()
-                .map(|document| split(document, config.test_share))
-                .unzip(),
+            Some(path) => (documents, Err(path)),
+            None => {
+                let parts = documents.into_iter();
+                let parts = parts.map(|document| split(document, config.test_share));
+                let (train, test) = parts.unzip();
+                (train, Ok(test))
+            }
         };
-        Ok([train, test].map(|documents| Self::new(documents, config.context)))
+        let context = config.context;
+        let test = move || {
+            let documents = test.or_else(|path| read(path, "data.test_path"))?;
+            Ok(Self::new(documents, context))
+        };
+        Ok((Self::new(train, context), test))
+    }
+
+    /// Divides the windows into those for training and the last ones of the documents, about
+    /// `share` of all windows.
+    ///
+    /// A document gives as many as bring the documents up to it closest to their share.
+    pub fn divided(self, share: f64) -> [Self; 2] {
+        let (mut train, mut last) = (Vec::new(), Vec::new());
+        let mut seen = 0;
+        for document in self
+            .windows
+            .chunk_by(|one, next| one.document == next.document)
+        {
+            seen += document.len();
+            let wanted = (seen as f64 * share).round() as usize;
+            let taken = wanted.saturating_sub(last.len()).min(document.len());
+            let (kept, rest) = document.split_at(document.len() - taken);
+            train.extend_from_slice(kept);
+            last.extend_from_slice(rest);
+        }
+        [train, last].map(|windows| Self {
+            documents: self.documents.clone(),
+            windows,
+            context: self.context,
+        })
     }
 
     /// Takes some windows.
@@ -213,6 +247,31 @@ mod tests {
     }
 
     #[test]
+    fn the_last_windows_of_documents_are_for_validation() {
+        let text = |lengths: &[usize]| {
+            let documents = lengths.iter().map(|length| vec![b'a'; 2 * length]);
+            Text::new(documents.collect(), 2)
+        };
+        let starts = |text: &Text| -> Vec<(usize, usize)> {
+            let windows = text.windows.iter();
+            windows
+                .map(|window| (window.document, window.start / 2))
+                .collect()
+        };
+        let [train, last] = text(&[10, 5, 5]).divided(0.2);
+        assert_eq!(starts(&last), [(0, 8), (0, 9), (1, 4), (2, 4)]);
+        let mut all = [starts(&train), starts(&last)].concat();
+        all.sort_unstable();
+        assert_eq!(all, starts(&text(&[10, 5, 5])));
+        // Whole documents, if they are short.
+        let [train, last] = text(&[1; 10]).divided(0.2);
+        assert_eq!(starts(&last), [(2, 0), (7, 0)]);
+        assert_eq!(train.len(), 8);
+        let [train, last] = text(&[3]).divided(0.1);
+        assert_eq!((train.len(), last.len()), (3, 0));
+    }
+
+    #[test]
     fn files_of_a_folder_are_documents_whose_ends_are_for_evaluation() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("b")).unwrap();
@@ -229,31 +288,39 @@ mod tests {
             context: 4,
             ..TextConfig::default()
         };
-        let [train, test] = Text::open(&config).unwrap();
+        let (train, test) = Text::open(&config).unwrap();
+        let test = test().unwrap();
         assert_eq!((train.tokens(), test.tokens()), (12, 3));
         assert_eq!(test.window(0).unwrap().1, [i32::from(b'e')]);
+        let apart = TextConfig {
+            test_path: Some(folder.path().join("nowhere")),
+            ..config.clone()
+        };
+        // Its files are read only if they are evaluated.
+        let (train, test) = Text::open(&apart).unwrap();
+        assert_eq!(train.tokens(), 15);
+        let error = test().unwrap_err().to_string();
+        assert!(error.contains("nowhere"), "{error}");
         let nowhere = TextConfig {
             path: Some(folder.path().join("nowhere")),
             ..config.clone()
         };
-        assert!(
-            Text::open(&nowhere)
-                .unwrap_err()
-                .to_string()
-                .contains("nowhere")
-        );
+        let error = Text::open(&nowhere).err().unwrap().to_string();
+        assert!(error.contains("nowhere"), "{error}");
         let empty = tempfile::tempdir().unwrap();
         let empty = TextConfig {
             path: Some(empty.path().to_owned()),
             ..config
         };
-        let error = Text::open(&empty).unwrap_err().to_string();
+        let error = Text::open(&empty).err().unwrap().to_string();
         assert!(error.contains("contains no text"), "{error}");
     }
 
     #[test]
     fn the_built_in_text_has_several_documents() {
-        let [train, test] = Text::open(&TextConfig::default()).unwrap();
+        let config = TextConfig::default();
+        let (train, test) = Text::open(&config).unwrap();
+        let test = test().unwrap();
         assert!(train.documents.len() > 2, "{}", train.documents.len());
         assert!(train.tokens() > 20_000 && test.tokens() > 2000);
     }

@@ -6,7 +6,8 @@ use models::{ModelError, TransformerConfig};
 
 use super::Language;
 use super::text::{START, TOKENS, Text, VOCABULARY};
-use crate::config::{Config, DataKind, ModelKind};
+use crate::config::{Config, DataKind, EvalSet, ModelKind};
+use crate::data::validation;
 use crate::error::TrainError;
 use crate::task::batches::{Collate, Collated};
 use crate::task::open::{Input, Opening, WithTask};
@@ -54,6 +55,16 @@ impl Split for Text {
     fn pick(&self, indices: &[usize]) -> Self {
         self.pick(indices)
     }
+
+    /// The last windows of the documents are for validation, whatever the seed: those before and
+    /// after a window of the middle would tell about it.
+    fn divide(self, share: f64, _seed: u64) -> Result<[Self; 2], TrainError> {
+        let parts = self.divided(share);
+        match parts.iter().any(|part| part.len() == 0) {
+            true => Err(validation::too_few(share).into()),
+            false => Ok(parts),
+        }
+    }
 }
 
 impl Collate for Text {
@@ -93,8 +104,9 @@ impl Texts {
         let DataKind::Text(config) = &opening.config.data.kind else {
             return Err(TrainError::OtherData("text"));
         };
+        let (train, test) = Text::open(config)?;
         Ok(Self {
-            shares: Shares::new(opening, Text::open(config)?, EVAL_BATCH)?,
+            shares: Shares::new(opening, train, |_| Ok(test()?), EVAL_BATCH)?,
         })
     }
 
@@ -102,8 +114,12 @@ impl Texts {
         &self.shares.train
     }
 
-    pub(super) fn test(&self) -> &Text {
-        &self.shares.test
+    pub(super) fn eval(&self) -> &Text {
+        &self.shares.eval
+    }
+
+    pub(super) fn evaluated(&self) -> EvalSet {
+        self.shares.evaluated
     }
 
     pub(super) fn train_batches(&self, epoch: usize, from_step: usize) -> Batches {
@@ -144,7 +160,7 @@ impl Texts {
 
 impl Input for Texts {
     fn check_same(&self, group: &ProcessGroup) -> Result<(), TrainError> {
-        let facts = [self.train(), self.test()].map(|text| {
+        let facts = [self.train(), self.eval()].map(|text| {
             let (windows, checksum) = (text.len(), text.checksum());
             format!("{windows} windows of a text with the checksum {checksum:08x}")
         });

@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use burn_dist::files::open_file;
-use datasets::{DatasetError, Split};
+use datasets::DatasetError;
 use image::imageops::{FilterType, resize};
 use image::{GrayImage, ImageReader};
 use png::{BitDepth, ColorType, Decoder, Transformations};
@@ -31,21 +31,12 @@ pub(super) struct MaskFolder {
 }
 
 impl MaskFolder {
-    /// Finds the images and masks of a split.
+    /// Finds the images and masks of `part`: `train`, `val` or `test`.
     ///
     /// # Errors
     /// Fails if a folder is missing or empty, or an image has no mask.
-    pub fn open(
-        folder: &Path,
-        split: Split,
-        config: &MaskFolderConfig,
-    ) -> Result<Self, TrainError> {
-        let names = match split {
-            Split::Train => ["train", "train"],
-            Split::Test => ["test", "val"],
-        };
-        let parts = names.map(|name| folder.join(name));
-        let part = parts.iter().find(|part| part.is_dir()).unwrap_or(&parts[0]);
+    pub fn open(folder: &Path, part: &str, config: &MaskFolderConfig) -> Result<Self, TrainError> {
+        let part = folder.join(part);
         let (images, masks) = (part.join("images"), part.join("masks"));
         let mut files = Vec::new();
         for image in listed(&images)? {
@@ -260,7 +251,7 @@ mod tests {
         let labels = [0, 1, 2, 3, 3, 2, 1, 0, 0, 0, 1, 1, 2, 2, 3, 3];
         for depth in [BitDepth::Two, BitDepth::Eight] {
             let folder = folder(labels, depth);
-            let set = MaskFolder::open(folder.path(), Split::Test, &config(4)).unwrap();
+            let set = MaskFolder::open(folder.path(), "val", &config(4)).unwrap();
             let (mut image, mut mask) = (vec![0; 192], vec![0; 64]);
             set.read(0, &mut image, &mut mask).unwrap();
             assert_eq!(mask[..8], [0, 0, 1, 1, 2, 2, 3, 3]);
@@ -276,14 +267,14 @@ mod tests {
         (labels[3], labels[4]) = (IGNORED, 2);
         let folder = folder(labels, BitDepth::Eight);
         let read = |classes| {
-            let set = MaskFolder::open(folder.path(), Split::Train, &config(classes)).unwrap();
+            let set = MaskFolder::open(folder.path(), "train", &config(classes)).unwrap();
             set.read(0, &mut [0; 192], &mut [0; 64])
         };
         read(3).unwrap();
         let error = read(2).unwrap_err().to_string();
         assert!(error.contains("the label 2"), "{error}");
         std::fs::remove_file(folder.path().join("train/masks/a.png")).unwrap();
-        let open = || MaskFolder::open(folder.path(), Split::Train, &config(2));
+        let open = || MaskFolder::open(folder.path(), "train", &config(2));
         let error = open().unwrap_err().to_string();
         assert!(error.contains("no mask"), "{error}");
         std::fs::remove_file(folder.path().join("train/images/a.png")).unwrap();

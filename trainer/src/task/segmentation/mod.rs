@@ -15,7 +15,7 @@ use burn_dist::ProcessGroup;
 use models::Segmenter;
 
 use crate::config::metric::Measure;
-use crate::config::{AnyTask, SegmentationConfig};
+use crate::config::{AnyTask, EvalSet, SegmentationConfig};
 use crate::error::TrainError;
 use crate::run::environment::Environment;
 use crate::task::loss::{row_losses, summed_cross_entropy};
@@ -106,6 +106,10 @@ impl<M: Segmenter> Task for Segmentation<M> {
 
     fn items(&self) -> Items {
         self.pictures.items()
+    }
+
+    fn evaluated(&self) -> EvalSet {
+        self.pictures.evaluated()
     }
 
     fn facts(&self) -> Facts {

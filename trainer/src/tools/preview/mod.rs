@@ -78,9 +78,9 @@ fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>
         accumulate: 1,
     };
     data::prepare(&config.data)?;
-    let splits = input::splits(config, global)?;
-    let sampler = input::train_sampler(config, whole, &splits, (0, 1))?;
-    let dataset = splits.train;
+    let sets = input::sets(config, global)?;
+    let sampler = input::train_sampler(config, whole, &sets, (0, 1))?;
+    let dataset = sets.train;
     let loader = Loader::new(dataset.clone())?.augment(input::augment(config), config.train.seed);
     let epoch = sampler.epoch(epoch.saturating_sub(1));
     let batch = loader.iter(epoch).next().transpose()?.unwrap_or_default();

@@ -9,14 +9,14 @@ use models::weights::PyTorchKeys;
 use serde_json::Value;
 
 use super::{Trained, Values};
-use crate::config::{Batching, ConfigError};
+use crate::config::{Batching, Config, ConfigError, EvalSet};
 use crate::error::TrainError;
 use crate::eval::evaluate::{Evaluator, within_range};
 use crate::run::group;
 use crate::system::compute;
 use crate::system::output::complain;
 use crate::task::open::{Data, Input, Opening, WithTask};
-use crate::task::{Details, Evaluation, Task, not_computed};
+use crate::task::{Details, Evaluation, Task, name_of_evaluated, not_computed};
 use crate::train::misfit;
 
 /// Message and advice if no data is configured.
@@ -24,15 +24,15 @@ const NO_DATA: &str = "does not name the data for its evaluation. Name a configu
                        --config, or the data with --set data.name=... and --set data.dir=...";
 
 impl Trained {
-    /// Evaluates the model on the data that its training evaluates.
+    /// Evaluates the model on this data, or the few items of `train.overfit_batches`.
     ///
-    /// This is the configured test data, or the few items of `train.overfit_batches`. Every rank of
-    /// `world` makes this call. All ranks get the overall result, and rank 0 the overall details.
+    /// Every rank of `world` makes this call. All ranks get the overall result, and rank 0 the
+    /// overall details.
     ///
     /// # Errors
     /// Fails if the data cannot be read, the checkpoint belongs to another model, or a rank fails.
-    pub fn evaluate(&self, world: &World) -> Result<TrainedEvaluation, TrainError> {
-        self.evaluate_if(world, || Ok(()))
+    pub fn evaluate(&self, world: &World, on: EvalSet) -> Result<TrainedEvaluation, TrainError> {
+        self.evaluate_if(world, on, || Ok(()))
     }
 
     /// Does [`Trained::evaluate`] if the caller is `ready`.
@@ -44,13 +44,14 @@ impl Trained {
     pub fn evaluate_if(
         &self,
         world: &World,
+        on: EvalSet,
         ready: impl FnOnce() -> Result<(), TrainError>,
     ) -> Result<TrainedEvaluation, TrainError> {
         self.check_has_data()?;
         group::with_group(self.config(), world, |group| {
             ready()?;
             self.check_same(group)?;
-            let evaluated = self.evaluate_in(world, group);
+            let evaluated = self.evaluate_in(world, on, group);
             evaluated.map_err(|error| self.locate(error))
         })
     }
@@ -72,6 +73,7 @@ impl Trained {
     fn evaluate_in(
         &self,
         world: &World,
+        on: EvalSet,
         group: &ProcessGroup,
     ) -> Result<TrainedEvaluation, TrainError> {
         let config = self.config();
@@ -80,6 +82,7 @@ impl Trained {
             ..self.loaded.batching(1)?
         };
         let opening = Opening {
+            evaluated: on,
             only_evaluates: true,
             ..Opening::to_train(config, batching, (world.rank(), world.size()))
         };
@@ -88,10 +91,11 @@ impl Trained {
         let device = crate::system::device::choose(config, world)?.device;
         compute::choose_kernels(config, &device)?;
         let values = match &data {
-            Data::Classification(images) => self.values(images.test())?,
+            Data::Classification(images) => self.values(images.eval())?,
             _ => self.values_for_any()?,
         };
         let evaluate = Evaluate {
+            config,
             values,
             moment: (self.epoch, self.step.unwrap_or_default()),
             device: &device,
@@ -136,12 +140,15 @@ pub struct TrainedEvaluation {
     pub evaluation: Evaluation,
     /// Details, in the form of `evaluation.json`. Complete on rank 0.
     pub details: Value,
+    /// Name of the evaluated data: `val`, `test`, or `train` if the model should overfit.
+    pub set: &'static str,
     /// The metrics in one line.
     pub line: String,
 }
 
 /// Evaluates a model once it is filled.
 struct Evaluate<'a> {
+    config: &'a Config,
     values: Values<'a>,
     /// Epoch and step of the model.
     moment: (u64, u64),
@@ -174,8 +181,10 @@ impl WithTask for Evaluate<'_> {
         };
         let (epoch, step) = self.moment;
         details.set_moment(epoch, step);
+        let set = name_of_evaluated(&task, self.config);
         Ok(TrainedEvaluation {
-            line: line(&task, &evaluation),
+            set,
+            line: line(&task, set, &evaluation),
             details: serde_json::to_value(&details).unwrap_or_default(),
             evaluation,
         })
@@ -183,12 +192,12 @@ impl WithTask for Evaluate<'_> {
 }
 
 /// The metrics in one line.
-fn line<T: Task>(task: &T, evaluation: &Evaluation) -> String {
+fn line<T: Task>(task: &T, set: &str, evaluation: &Evaluation) -> String {
     let mut line = format!("loss {:.4}", evaluation.loss);
     for measure in task.measures() {
         if let Some(value) = evaluation.metric(&measure.name) {
             line += &format!(", {} {}", measure.label, measure.shown.text(value));
         }
     }
-    line + &format!(", {} {}", evaluation.samples, T::WORDS.evaluated)
+    line + &format!(", {} {set} {}", evaluation.samples, T::WORDS.evaluated)
 }

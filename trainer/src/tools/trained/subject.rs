@@ -87,8 +87,8 @@ impl Trained {
                 Ok(subject)
             }
             None => {
-                let splits = data::open(&self.config().data, self.config().train.seed)?;
-                Ok(Subject::of(splits.train.as_ref()))
+                let sets = data::open(&self.config().data, self.config().train.seed)?;
+                Ok(Subject::of(sets.train.as_ref()))
             }
         }
     }
