@@ -1,15 +1,16 @@
-//! Batches of indices from a sampler, collated one by one in the training thread.
+//! Batches of indices from a sampler, collated by worker threads.
 
 use std::sync::Arc;
 
-use datasets::Epoch;
+use datasets::{DatasetError, Epoch};
+use loader::pipeline::{Failure, Maker, Pipeline, Stop};
 
 use crate::error::TrainError;
 
 /// Items of a split that become batches.
-pub trait Collate {
+pub trait Collate: Send + Sync + 'static {
     /// A batch in host memory.
-    type Batch;
+    type Batch: Send + 'static;
 
     /// Reads the items at `indices` and joins them.
     ///
@@ -18,26 +19,19 @@ pub trait Collate {
     fn collate(&self, indices: &[usize]) -> Result<Self::Batch, TrainError>;
 }
 
-/// The batches of an epoch.
-pub struct Collated<C> {
-    items: Arc<C>,
-    epoch: Option<Epoch>,
-    next: usize,
-}
+/// Finished batches that each worker may be ahead.
+const AHEAD: usize = 2;
 
-impl<C> Collated<C> {
-    /// Batches of `epoch`; none without one.
-    pub(super) fn new(items: &Arc<C>, epoch: Option<Epoch>) -> Self {
-        Self {
-            items: items.clone(),
-            epoch,
-            next: 0,
-        }
-    }
+/// The batches of an epoch, in order.
+pub struct Collated<C: Collate>(Option<Pipeline<Job<C>>>);
 
-    /// Number of batches.
-    pub(super) fn number(&self) -> usize {
-        self.epoch.as_ref().map_or(0, Epoch::batches)
+impl<C: Collate> Collated<C> {
+    /// Batches of `epoch`, made by `workers` threads; none without an epoch.
+    pub(super) fn new(items: &Arc<C>, epoch: Option<Epoch>, workers: usize) -> Self {
+        Self(epoch.map(|epoch| {
+            let (items, count) = (Arc::clone(items), epoch.batches());
+            Pipeline::start(Job { items, epoch }, Some(count), workers, AHEAD)
+        }))
     }
 }
 
@@ -45,8 +39,31 @@ impl<C: Collate> Iterator for Collated<C> {
     type Item = Result<C::Batch, TrainError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let indices = self.epoch.as_ref()?.get(self.next)?;
-        self.next += 1;
-        Some(self.items.collate(indices))
+        self.0.as_mut()?.next()
+    }
+}
+
+/// State that workers share.
+struct Job<C> {
+    items: Arc<C>,
+    epoch: Epoch,
+}
+
+impl<C: Collate> Maker for Job<C> {
+    type Batch = C::Batch;
+    type Error = TrainError;
+    type Scratch = ();
+
+    fn make(&self, position: usize, (): &mut (), _: &Stop) -> Result<Option<C::Batch>, TrainError> {
+        let indices = self.epoch.get(position);
+        indices
+            .map(|indices| self.items.collate(indices))
+            .transpose()
+    }
+}
+
+impl From<Failure> for TrainError {
+    fn from(failure: Failure) -> Self {
+        DatasetError::from(failure).into()
     }
 }

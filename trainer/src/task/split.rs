@@ -19,6 +19,7 @@ pub(super) struct Shares<C> {
     /// `None` if nothing is trained.
     train_sampler: Option<TrainSampler>,
     eval_sampler: EvalSampler,
+    workers: usize,
 }
 
 /// Items that can be counted and picked.
@@ -109,6 +110,7 @@ impl<C: Split> Shares<C> {
             train: Arc::new(train),
             eval: Arc::new(eval),
             evaluated: opening.evaluated,
+            workers: config.data.workers,
         })
     }
 
@@ -116,13 +118,14 @@ impl<C: Split> Shares<C> {
     pub fn train_batches(&self, epoch: usize, from_step: usize) -> Collated<C> {
         let sampler = self.train_sampler.as_ref();
         let epoch = sampler.map(|sampler| sampler.epoch(epoch).from_step(from_step));
-        Collated::new(&self.train, epoch)
+        Collated::new(&self.train, epoch, self.workers)
     }
 
     /// This rank's batches of an evaluation and their number.
     pub fn eval_batches(&self) -> (usize, Collated<C>) {
-        let batches = Collated::new(&self.eval, Some(self.eval_sampler.epoch()));
-        (batches.number(), batches)
+        let epoch = self.eval_sampler.epoch();
+        let number = epoch.batches();
+        (number, Collated::new(&self.eval, Some(epoch), self.workers))
     }
 }
 
