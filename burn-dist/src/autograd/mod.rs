@@ -14,6 +14,8 @@
 //! | `gather` | a hook on a sharded parameter, which is gathered when a layer reads it |
 //! | `rank_sum` | sums over ranks in the middle of a model |
 //!
+//! `transformer` marks the blocks of Burn's own transformer.
+//!
 //! Each operation is a Burn backend extension. It is implemented for the plain backends (where the
 //! first two are the identity) and for `Autodiff` around them.
 //!
@@ -29,10 +31,12 @@ mod grad_hook;
 mod rank_sum;
 mod rung;
 mod sink;
+mod transformer;
 
 pub use boundary::boundary;
 pub use full_precision::full_precision;
 pub use rank_sum::{sum_over_ranks, sums_over_ranks};
+pub use transformer::transformer_encoder;
 
 pub(crate) use depth::forget as forget_depth;
 pub(crate) use grad_hook::{GradHook, GradHooks};
