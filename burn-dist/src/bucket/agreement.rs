@@ -6,23 +6,28 @@ const WORD: usize = 8;
 /// A rank's words, as bytes. The maximum over all ranks tells everything.
 ///
 /// The first bytes are a learning rate and its complement. The largest byte and the largest
-/// complement are complements if and only if all ranks have the same byte. In a weighted step, a
-/// weight of each rank follows; every rank fills in its own and leaves zeros for the others.
+/// complement are complements if and only if all ranks have the same byte. A number of reads
+/// follows in the same way. In a weighted step, a weight of each rank follows; every rank fills in
+/// its own and leaves zeros for the others.
 pub(crate) struct Agreement(Vec<u8>);
 
 /// The words of all ranks.
 pub(crate) struct Agreed {
     /// Whether all learning rates are equal, bit by bit.
     pub(crate) on_rate: bool,
+    /// Whether all ranks have read the same number of parameters in evaluations.
+    pub(crate) on_reads: bool,
     /// The weight of each rank; empty if the step is not weighted.
     pub(crate) weights: Vec<f64>,
 }
 
 impl Agreement {
-    /// All ranks are to step with the same learning rate.
-    pub(crate) fn on_rate(learning_rate: f64) -> Self {
-        let said = learning_rate.to_le_bytes();
-        Self([said, said.map(|byte| !byte)].concat())
+    /// All ranks are to step with the same learning rate, after the same number of `reads` of
+    /// parameters in evaluations.
+    pub(crate) fn on(learning_rate: f64, reads: u64) -> Self {
+        let words = [learning_rate.to_le_bytes(), reads.to_le_bytes()];
+        let pairs = words.map(|word| [word, word.map(|byte| !byte)]);
+        Self(pairs.as_flattened().concat())
     }
 
     /// Adds the weight of this `rank` of `size` ranks.
@@ -44,13 +49,20 @@ impl Agreed {
     pub(super) fn of(maximum: &[u8]) -> Self {
         let mut words = maximum.chunks_exact(WORD);
         let mut word = || words.next()?.try_into().ok();
-        let rates: [Option<[u8; WORD]>; 2] = [word(), word()];
-        let weights = std::iter::from_fn(word).map(f64::from_le_bytes).collect();
-        let on_rate = match rates {
-            [Some(most), Some(least)] => most.iter().zip(&least).all(|(most, not)| *most == !not),
+        let mut agree = || match (word(), word()) {
+            (Some(most), Some(least)) => {
+                let (most, least): ([u8; WORD], [u8; WORD]) = (most, least);
+                most.iter().zip(&least).all(|(most, not)| *most == !not)
+            }
             _ => false,
         };
-        Self { on_rate, weights }
+        let (on_rate, on_reads) = (agree(), agree());
+        let weights = std::iter::from_fn(word).map(f64::from_le_bytes).collect();
+        Self {
+            on_rate,
+            on_reads,
+            weights,
+        }
     }
 }
 
@@ -71,7 +83,7 @@ mod tests {
     #[test]
     fn rates_agree_if_they_are_equal_to_the_bit() {
         let agreed = |rates: &[f64]| {
-            let all: Vec<_> = rates.iter().map(|rate| Agreement::on_rate(*rate)).collect();
+            let all: Vec<_> = rates.iter().map(|rate| Agreement::on(*rate, 0)).collect();
             Agreed::of(&maximum(&all)).on_rate
         };
         assert!(agreed(&[0.1]) && agreed(&[1e-3, 1e-3, 1e-3]));
@@ -80,16 +92,24 @@ mod tests {
     }
 
     #[test]
+    fn reads_agree_if_they_are_equally_many() {
+        let agreed = |reads: [u64; 2]| {
+            let all = reads.map(|reads| Agreement::on(0.1, reads));
+            Agreed::of(&maximum(&all))
+        };
+        let equal = agreed([300, 300]);
+        assert!(equal.on_rate && equal.on_reads);
+        let other = agreed([300, 257]);
+        assert!(other.on_rate && !other.on_reads);
+    }
+
+    #[test]
     fn weights_arrive_in_the_order_of_the_ranks() {
         let weights = [3.5, 0.0, 1e30];
-        let say = |rank: usize| Agreement::on_rate(0.1).with_weight(weights[rank], rank, 3);
+        let say = |rank: usize| Agreement::on(0.1, 0).with_weight(weights[rank], rank, 3);
         let agreed = Agreed::of(&maximum(&[say(0), say(1), say(2)]));
         assert!(agreed.on_rate);
         assert_eq!(agreed.weights, weights);
-        assert!(
-            Agreed::of(Agreement::on_rate(0.1).bytes())
-                .weights
-                .is_empty()
-        );
+        assert!(Agreed::of(Agreement::on(0.1, 0).bytes()).weights.is_empty());
     }
 }

@@ -204,6 +204,16 @@ pub enum ParallelError {
         /// Learning rate of each rank.
         rates: Vec<f64>,
     },
+    /// Ranks have evaluated a sharded model with unequal numbers of forward passes.
+    #[error(
+        "under zero-3 the ranks read different numbers of parameters in evaluations: {}. Run the \
+         same number of forward passes on every rank",
+        by_rank(reads)
+    )]
+    EvaluationsDiffer {
+        /// Parameters that each rank has read since the last step.
+        reads: Vec<u64>,
+    },
     /// A parameter that every rank would step on its own, with different results.
     #[error(
         "parameter `{path}` holds {dtype}, and this optimizer reduces over whole parameters, which \
@@ -398,9 +408,9 @@ impl ParallelError {
 }
 
 /// The ranks with each number, the most frequent number first.
-fn by_rank(numbers: &[f64]) -> String {
+fn by_rank<T: ToString>(numbers: &[T]) -> String {
     let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
-    for (rank, number) in numbers.iter().map(f64::to_string).enumerate() {
+    for (rank, number) in numbers.iter().map(T::to_string).enumerate() {
         match groups.iter_mut().find(|(other, _)| *other == number) {
             Some((_, ranks)) => ranks.push(rank),
             None => groups.push((number, vec![rank])),

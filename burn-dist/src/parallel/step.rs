@@ -255,7 +255,8 @@ impl<M: Module> Parallel<M> {
             };
             return tell_others(&self.group, Err(refused));
         }
-        let mut said = Agreement::on_rate(learning_rate);
+        let reads = self.store.as_ref().map_or(0, |store| store.take_reads());
+        let mut said = Agreement::on(learning_rate, reads);
         if let Some(weight) = self.weights.of_step() {
             said = said.with_weight(weight, self.group.rank(), self.group.size());
         }
@@ -263,6 +264,9 @@ impl<M: Module> Parallel<M> {
         let agreed = self.in_order(agreed)?;
         if !agreed.on_rate {
             return Err(self.other_rates(learning_rate));
+        }
+        if !agreed.on_reads {
+            return Err(self.other_reads(reads));
         }
         let weighted = self.weights.share(&agreed.weights)?;
         let share = weighted.map_or(share, |weighted| weighted.share);
@@ -344,19 +348,34 @@ impl<M: Module> Parallel<M> {
 
     /// The error for a learning rate that is not that of all ranks. All ranks see it.
     fn other_rates(&self, own: f64) -> ParallelError {
-        let rates = match self.group.gather_bytes(&own.to_le_bytes()) {
-            Ok(rates) => rates,
+        self.differ(own.to_le_bytes(), |rates| {
+            ParallelError::LearningRatesDiffer {
+                rates: rates.into_iter().map(f64::from_le_bytes).collect(),
+            }
+        })
+    }
+
+    /// The error for evaluations with unequal numbers of forward passes. All ranks see it.
+    fn other_reads(&self, own: u64) -> ParallelError {
+        self.differ(own.to_le_bytes(), |reads| {
+            ParallelError::EvaluationsDiffer {
+                reads: reads.into_iter().map(u64::from_le_bytes).collect(),
+            }
+        })
+    }
+
+    /// Gathers the words of all ranks, and ends the training with the error made of them.
+    fn differ(
+        &self,
+        own: [u8; 8],
+        error: impl FnOnce(Vec<[u8; 8]>) -> ParallelError,
+    ) -> ParallelError {
+        let words = match self.group.gather_bytes(&own) {
+            Ok(words) => words,
             Err(error) => return error.into(),
         };
-        let rate = |bytes: &Vec<u8>| {
-            bytes
-                .as_slice()
-                .try_into()
-                .map_or(f64::NAN, f64::from_le_bytes)
-        };
-        let error = ParallelError::LearningRatesDiffer {
-            rates: rates.iter().map(rate).collect(),
-        };
+        let word = |bytes: Vec<u8>| bytes.try_into().unwrap_or_default();
+        let error = error(words.into_iter().map(word).collect());
         self.reducer.refuse(&error.to_string());
         error
     }

@@ -72,6 +72,10 @@ struct State {
     /// The pass over cut buckets, and the pass over buckets of whole parameters.
     passes: [Pass; 2],
     failure: Option<Error>,
+    /// Whether an evaluation reads.
+    is_lent: bool,
+    /// Parameters read in evaluations since the last [`take_reads`](ShardedParameters::take_reads).
+    reads: u64,
 }
 
 /// Position of the reads.
@@ -122,6 +126,8 @@ impl ShardedParameters {
                 gathered: VecDeque::new(),
                 passes: Default::default(),
                 failure: None,
+                is_lent: false,
+                reads: 0,
             }),
         }
     }
@@ -145,7 +151,10 @@ impl ShardedParameters {
     pub(crate) fn lend<R>(&self, pieces: Vec<Tensor<1>>, then: impl FnOnce() -> R) -> R {
         let swap = |mut pieces: Vec<Tensor<1>>| {
             self.release();
-            std::mem::swap(&mut self.lock().pieces, &mut pieces);
+            let mut state = self.lock();
+            state.is_lent = !state.is_lent;
+            std::mem::swap(&mut state.pieces, &mut pieces);
+            drop(state);
             pieces
         };
         let own = swap(pieces);
@@ -153,6 +162,14 @@ impl ShardedParameters {
         let result = catch_unwind(AssertUnwindSafe(then));
         drop(swap(own));
         result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Parameters that evaluations have read since the last call.
+    ///
+    /// Ranks with unequal numbers have made unequal forward passes. If buckets were in memory
+    /// already, nothing else shows it.
+    pub(crate) fn take_reads(&self) -> u64 {
+        std::mem::take(&mut self.lock().reads)
     }
 
     /// Frees gathered buckets.
@@ -176,6 +193,7 @@ impl ShardedParameters {
         let place = self.reducer.place_of(parameter);
         let (bucket, place) = place.ok_or_else(|| missing("bucket"))?;
         let mut state = self.lock();
+        state.reads += u64::from(state.is_lent);
         self.ensure(&mut state, bucket)?;
         self.look_ahead(&mut state, bucket)?;
         let Some(Gathered { content, .. }) = state

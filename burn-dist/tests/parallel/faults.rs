@@ -648,3 +648,30 @@ fn a_panic_is_told_as_one_whatever_is_under_way() {
         assert!(error.contains("it panicked"), "{transport:?}: {error}");
     }
 }
+
+/// The model is so small that all its parameters stay in memory: no collective shows the mistake.
+#[test]
+fn unequal_evaluations_of_a_sharded_model_are_found_at_any_size() {
+    let errors = on_ranks(2, TransportKind::Auto, |group| {
+        let mut parallel =
+            Parallel::new(Net::new(1), SgdConfig::new(), Strategy::Zero3, &group).unwrap();
+        let evaluate = |parallel: &Parallel<Net>, passes: usize| {
+            let evaluated = parallel.evaluate_with(|model| {
+                for _ in 0..passes {
+                    drop(model.loss(batch(0, 0..4)));
+                }
+            });
+            evaluated.unwrap();
+        };
+        let step = |parallel: &mut Parallel<Net>| {
+            let loss = parallel.model().loss(batch(0, 0..4));
+            parallel.backward(loss)?;
+            parallel.step(0.1).map(drop)
+        };
+        evaluate(&parallel, 2);
+        step(&mut parallel).unwrap();
+        evaluate(&parallel, 1 + group.rank());
+        step(&mut parallel).unwrap_err().to_string()
+    });
+    assert_all_say(&errors, &["different numbers of parameters in evaluations"]);
+}

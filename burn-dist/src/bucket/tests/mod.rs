@@ -25,7 +25,7 @@ fn in_host_memory(partition: Partition) -> Reducer {
 
 /// Waits for the gradients of a step, as a step does.
 fn wait(reducer: &Reducer) {
-    assert!(reducer.wait(&Agreement::on_rate(0.1)).unwrap().on_rate);
+    assert!(reducer.wait(&Agreement::on(0.1, 0)).unwrap().on_rate);
 }
 
 fn reducer_of(dtypes: &[DType]) -> Reducer {
@@ -430,7 +430,7 @@ mod resident {
             // The group outlives the step, so no rank is missing.
             (
                 reducer
-                    .wait(&Agreement::on_rate(0.1))
+                    .wait(&Agreement::on(0.1, 0))
                     .err()
                     .unwrap()
                     .to_string(),

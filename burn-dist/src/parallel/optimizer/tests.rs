@@ -95,7 +95,7 @@ fn stepped_together(optimizer: ParameterOptimizer, offload: bool) -> Vec<Vec<f32
             reducer.released(index);
         }
         reducer.end_backward().unwrap();
-        reducer.wait(&Agreement::on_rate(0.1)).unwrap();
+        reducer.wait(&Agreement::on(0.1, 0)).unwrap();
         let stepping = values.iter_mut().enumerate();
         let stepping = stepping.map(|(index, values)| Stepping {
             index,
