@@ -5,9 +5,9 @@
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 
 /// The variable with the stack size of threads in bytes, which the standard library reads.
@@ -118,7 +118,7 @@ pub fn make_room(threads: usize) -> Result<(), NoThreads> {
     let gate = Mutex::new(());
     let wait = || drop(gate.lock());
     thread::scope(|scope| {
-        let held = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = gate.lock();
         let started = (0..threads).try_for_each(|_| {
             let thread = thread::Builder::new().stack_size(STACK);
             thread.spawn_scoped(scope, wait).map(drop)

@@ -6,9 +6,10 @@
 
 use std::io::{self, Write};
 use std::sync::mpsc::channel;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::deadline::Allowance;
 use crate::wire::FaultBoard;
@@ -74,16 +75,12 @@ static WATCHED: Mutex<Watched> = Mutex::new(Watched {
 
 static ADDED: Condvar = Condvar::new();
 
-fn watched() -> MutexGuard<'static, Watched> {
-    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Starts the thread, unless it runs. Nothing else here can fail.
 ///
 /// # Errors
 /// Fails if the system refuses a thread.
 pub(crate) fn start() -> io::Result<()> {
-    let mut watched = watched();
+    let mut watched = WATCHED.lock();
     if !watched.started {
         thread::Builder::new()
             .name("watchdog".into())
@@ -94,7 +91,7 @@ pub(crate) fn start() -> io::Result<()> {
 }
 
 fn keep_watch() {
-    let mut watched = watched();
+    let mut watched = WATCHED.lock();
     loop {
         let now = Instant::now();
         let verdict = watched.looks.iter_mut().find_map(|(_, look)| look(now));
@@ -102,13 +99,10 @@ fn keep_watch() {
             drop(watched);
             end(verdict);
         }
-        watched = match watched.looks.is_empty() {
-            true => ADDED.wait(watched).unwrap_or_else(PoisonError::into_inner),
-            false => {
-                let waited = ADDED.wait_timeout(watched, LOOK);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
+        match watched.looks.is_empty() {
+            true => ADDED.wait(&mut watched),
+            false => drop(ADDED.wait_for(&mut watched, LOOK)),
+        }
     }
 }
 
@@ -138,7 +132,7 @@ pub(crate) struct Lookout(u64);
 impl Lookout {
     /// Calls `look` periodically. The thread must be [started](start).
     pub(crate) fn new(look: Look) -> Self {
-        let mut watched = watched();
+        let mut watched = WATCHED.lock();
         let number = watched.next;
         watched.next += 1;
         watched.looks.push((number, look));
@@ -150,7 +144,7 @@ impl Lookout {
 
 impl Drop for Lookout {
     fn drop(&mut self) {
-        watched().looks.retain(|(number, _)| *number != self.0);
+        WATCHED.lock().looks.retain(|(number, _)| *number != self.0);
     }
 }
 
@@ -203,7 +197,11 @@ mod tests {
 
     /// Looks for this watch only: other tests of this process use the board too.
     fn is_watched(watch: &Lookout) -> bool {
-        watched().looks.iter().any(|(number, _)| *number == watch.0)
+        WATCHED
+            .lock()
+            .looks
+            .iter()
+            .any(|(number, _)| *number == watch.0)
     }
 
     #[test]
@@ -213,7 +211,13 @@ mod tests {
         assert!(is_watched(&watch));
         let number = watch.0;
         drop(watch);
-        assert!(!watched().looks.iter().any(|(other, _)| *other == number));
+        assert!(
+            !WATCHED
+                .lock()
+                .looks
+                .iter()
+                .any(|(other, _)| *other == number)
+        );
     }
 
     #[test]
@@ -231,7 +235,11 @@ mod tests {
                 });
             }
             drop(leash);
-            let kept = watched().looks.iter().any(|(other, _)| *other == number);
+            let kept = WATCHED
+                .lock()
+                .looks
+                .iter()
+                .any(|(other, _)| *other == number);
             assert_eq!(kept, fails);
         }
     }

@@ -2,7 +2,7 @@
 //! normalizations that use statistics of the global batch.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -12,6 +12,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, DispatchKindConversion, DispatchTensor, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+use parking_lot::Mutex;
 
 use crate::backend::{implement, operation};
 use crate::{Error, ProcessGroup, ReduceOp};
@@ -95,7 +96,7 @@ impl RankSums {
 
     /// Returns the error of a failed sum, if any.
     pub(crate) fn failure(&self) -> Result<(), Error> {
-        self.0.lock().take().map_or(Ok(()), Err)
+        self.0.failure.lock().take().map_or(Ok(()), Err)
     }
 
     fn to_sum(&self) -> Sums {
@@ -125,10 +126,6 @@ impl Sums {
 }
 
 impl Summing {
-    fn lock(&self) -> MutexGuard<'_, Option<Error>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add_up(&self, data: &mut TensorData) -> Result<(), Error> {
         let dtype = data.dtype();
         if let Ok(values) = data.as_mut_slice::<f32>() {
@@ -147,7 +144,7 @@ impl Summing {
     where
         DispatchTensor: DispatchKindConversion<B>,
     {
-        if self.lock().is_some() {
+        if self.failure.lock().is_some() {
             return x;
         }
         let (shape, device) = (x.shape(), x.device());
@@ -163,7 +160,7 @@ impl Summing {
             Err(error) => {
                 // The error may be this rank's alone, and the others wait.
                 self.group.abort(&error.to_string());
-                self.lock().get_or_insert(error);
+                self.failure.lock().get_or_insert(error);
                 x
             }
         }

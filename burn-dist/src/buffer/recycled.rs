@@ -3,7 +3,7 @@
 //! The allocator would leave holes between pieces of megabytes that come and go (a third of the
 //! heap under ZeRO-3), and would clear the pages each time.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use super::Line;
 
@@ -73,7 +73,7 @@ impl Pool {
 }
 
 fn with_pool<R>(action: impl FnOnce(&mut Pool) -> R) -> R {
-    action(&mut POOL.lock().unwrap_or_else(PoisonError::into_inner))
+    action(&mut POOL.lock())
 }
 
 /// Memory that returns to the pool, unless it is small.

@@ -6,9 +6,9 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::{BoolStore, Bytes, DType, TensorData};
+use parking_lot::Mutex;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, View};
 
@@ -218,10 +218,7 @@ impl Shard {
     /// Compares the file with the manifest, once in this process: a rank on another node may have
     /// seen other bytes.
     fn verify(&self, file: &File) -> Result<(), CheckpointError> {
-        let mut unverified = self
-            .unverified
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut unverified = self.unverified.lock();
         if let Some(entry) = &*unverified {
             entry.verify_open(file, &self.path)?;
             *unverified = None;

@@ -3,9 +3,11 @@
 //! The mark is a bit of the progress number that every rank publishes. Waiting ranks read it when
 //! their timeout ends.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::members::BUSY;
 
@@ -56,7 +58,7 @@ struct Piece<'b>(&'b Busy);
 
 impl<'b> Piece<'b> {
     fn begin(busy: &'b Busy) -> Self {
-        let mut since = busy.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = busy.since.lock();
         since.get_or_insert_with(Instant::now);
         busy.pieces.fetch_add(1, Ordering::SeqCst);
         busy.progress.fetch_or(BUSY, Ordering::SeqCst);
@@ -67,7 +69,7 @@ impl<'b> Piece<'b> {
 
 impl Drop for Piece<'_> {
     fn drop(&mut self) {
-        let mut since = self.0.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self.0.since.lock();
         if self.0.pieces.fetch_sub(1, Ordering::SeqCst) > 1 {
             return;
         }
@@ -80,6 +82,8 @@ impl Drop for Piece<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
 
     #[test]
@@ -92,7 +96,8 @@ mod tests {
             assert_eq!(now(), BUSY | 7);
         });
         assert_eq!(now(), 7);
-        let panicked = std::panic::catch_unwind(|| busy.during(|| panic!("on purpose")));
+        let work = AssertUnwindSafe(|| busy.during(|| panic!("on purpose")));
+        let panicked = catch_unwind(work);
         // The panic may take long enough for the rank to be late.
         assert!(panicked.is_err() && busy.pieces.load(Ordering::SeqCst) == 0);
     }

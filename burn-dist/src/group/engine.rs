@@ -3,8 +3,10 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::GroupOptions;
 use super::busy::Busy;
@@ -163,12 +165,11 @@ impl Poison {
 
     /// See [`ProcessGroup::keep_flight_recorder_in`](super::ProcessGroup::keep_flight_recorder_in).
     pub fn keep_flight_recorder_in(&self, folder: PathBuf) {
-        *self.records.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder);
+        *self.records.lock() = Some(folder);
     }
 
     fn records(&self) -> Option<PathBuf> {
-        let records = self.records.lock();
-        records.unwrap_or_else(PoisonError::into_inner).clone()
+        self.records.lock().clone()
     }
 
     /// Highest number among the groups of this rank.
@@ -188,7 +189,7 @@ impl Poison {
 
     /// Does the same, and blames rank `culprit` of the world.
     fn inject_because_of(&self, culprit: Option<usize>, reason: &str) {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut first = self.first.lock();
         if first.is_none() {
             *first = Some(reason.to_owned());
             if let Some(store) = &self.store {
@@ -199,13 +200,13 @@ impl Poison {
 
     /// The error of this rank or, if known, of another rank.
     pub fn fault(&self) -> Option<String> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = self.first.lock();
         let theirs = || self.store.as_ref()?.faults().get();
         first.clone().or_else(|| Some(theirs()?.to_string()))
     }
 
     fn check(&self) -> Result<(), CollectiveError> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = self.first.lock();
         match &*first {
             Some(first) => Err(CollectiveError::Unusable {
                 first: first.clone(),

@@ -1,6 +1,8 @@
 //! The result of a collective in progress.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::buffer::Buffer;
 use crate::error::{CollectiveError, Error};
@@ -36,30 +38,18 @@ impl Handle {
     /// # Errors
     /// Returns a [`CollectiveError`]; the buffer is then lost.
     pub fn wait(self) -> Result<Buffer, Error> {
-        let mut result = self
-            .slot
-            .result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut result = self.slot.result.lock();
         loop {
             if let Some(result) = result.take() {
                 return result;
             }
-            result = self
-                .slot
-                .done
-                .wait(result)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.slot.done.wait(&mut result);
         }
     }
 
     /// Whether [`Handle::wait`] would return at once.
     pub fn is_done(&self) -> bool {
-        self.slot
-            .result
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some()
+        self.slot.result.lock().is_some()
     }
 }
 
@@ -71,7 +61,7 @@ impl Promise {
 
 impl Slot {
     fn put(&self, value: Result<Buffer, Error>) {
-        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut result = self.result.lock();
         if result.is_none() {
             *result = Some(value);
             self.done.notify_all();

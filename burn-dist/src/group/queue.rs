@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::engine::{Call, Engine, Poison, Standing, Target};
 use super::handle::{self, Handle, Promise};
@@ -81,7 +83,7 @@ impl Queue {
     /// Queues a collective for the progress thread. The first call starts the thread.
     pub fn start(&self, call: Call, buffer: Buffer) -> Handle {
         let (handle, promise) = handle::pair();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if !state.has_thread {
             let shared = self.shared.clone();
             let name = match self.members.number() {
@@ -132,7 +134,7 @@ impl Drop for Queue {
             // The progress thread may say goodbye to the store, and does not know of this panic.
             self.poison.inject("it panicked");
         }
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.closed = true;
         // Say goodbye here: the process may end before the progress thread does.
         let idle = match state.jobs.is_empty() {
@@ -146,27 +148,20 @@ impl Drop for Queue {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take_idle(&self) -> Box<Engine> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if state.jobs.is_empty()
                 && let Some(engine) = state.engine.take()
             {
                 return engine;
             }
-            state = self
-                .idle
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.idle.wait(&mut state);
         }
     }
 
     fn put_back(&self, engine: Box<Engine>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.engine = Some(engine);
         let queued = !state.jobs.is_empty();
         drop(state);
@@ -196,7 +191,7 @@ impl Shared {
     }
 
     fn next(&self) -> Option<(Job, Box<Engine>)> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if !state.jobs.is_empty()
                 && let Some(engine) = state.engine.take()
@@ -207,10 +202,7 @@ impl Shared {
             if state.closed && state.jobs.is_empty() {
                 return None;
             }
-            state = self
-                .queued
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.queued.wait(&mut state);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Calls in which NCCL waits for other ranks without a limit. Only another thread can notice a
 //! hang, and nothing can interrupt the call.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::NcclError;
 use crate::ProcessGroup;
@@ -30,14 +31,14 @@ struct OngoingCall {
 impl Inside {
     /// Runs `call`, which should return within `limit`.
     pub fn during<R>(&self, limit: Duration, call: impl FnOnce() -> R) -> R {
-        *self.lock() = Some(OngoingCall {
+        *self.call.lock() = Some(OngoingCall {
             limit,
             allowance: Allowance::of(limit),
             fault: None,
             given_up: None,
         });
         let done = call();
-        *self.lock() = None;
+        *self.call.lock() = None;
         done
     }
 
@@ -59,7 +60,7 @@ impl Inside {
     /// # Errors
     /// As [`check`](Self::check).
     pub fn look(&self, group: &ProcessGroup) -> Result<(), NcclError> {
-        let mut inside = self.lock();
+        let mut inside = self.call.lock();
         let Some(call) = &mut *inside else {
             return Ok(());
         };
@@ -77,21 +78,17 @@ impl Inside {
 
     /// Whether the thread is in a call that was given up.
     fn is_given_up(&self) -> bool {
-        let inside = self.lock();
+        let inside = self.call.lock();
         inside.as_ref().is_some_and(|call| call.given_up.is_some())
     }
 
     /// Whether the thread is in a call that will not return, without asking its group.
     pub fn is_lost(&self) -> bool {
-        let mut inside = self.lock();
+        let mut inside = self.call.lock();
         let is_over = |call: &mut OngoingCall| {
             call.given_up.is_some() || call.allowance.left(Instant::now()).is_zero()
         };
         inside.as_mut().is_some_and(is_over)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<OngoingCall>> {
-        self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

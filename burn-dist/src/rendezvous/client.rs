@@ -13,12 +13,13 @@ use crate::wire::net::configure_control;
 use crate::wire::seal::{Opener, Sealer};
 use crate::wire::{Fault, FaultBoard};
 use crate::world::{Launch, Meeting, World};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::process::Pid;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,7 +46,7 @@ static LAUNCHER_GONE: Mutex<Option<Told>> = Mutex::new(None);
 /// Calls `then` when the store of a local launcher is gone. The run then fails 10 minutes later
 /// instead of at once.
 pub(crate) fn when_launcher_is_gone(then: impl FnOnce() + Send + 'static) {
-    *lock(&LAUNCHER_GONE) = Some(Box::new(then));
+    *LAUNCHER_GONE.lock() = Some(Box::new(then));
 }
 
 /// One authenticated connection to the store, open for the whole run.
@@ -266,8 +267,8 @@ impl Store {
         let Some(link) = &self.link else {
             return Ok(vec![payload.to_vec()]);
         };
-        let mut sequence = lock(&link.exchange);
-        let mut inbox = lock(&link.wire.inbox);
+        let mut sequence = link.exchange.lock();
+        let mut inbox = link.wire.inbox.lock();
         self.check(link, &inbox)?;
         inbox.gathered = vec![None; self.size];
         inbox.missing = self.size;
@@ -308,7 +309,7 @@ impl Store {
         let Some(link) = &self.link else {
             return Ok(vec![Some(self.progress.load(Ordering::Acquire))]);
         };
-        let mut number = lock(&link.survey);
+        let mut number = link.survey.lock();
         *number += 1;
         let survey = *number;
         self.send(link, &Message::Survey { survey, timeout })?;
@@ -362,7 +363,7 @@ impl Store {
     /// waits for one of them fails soon after that process has ended.
     pub(crate) fn watch_processes(&self, peers: impl IntoIterator<Item = (usize, Pid)>) {
         let Some(link) = &self.link else { return };
-        let mut watched = lock(&link.wire.peers);
+        let mut watched = link.wire.peers.lock();
         for (rank, pid) in peers {
             watched.entry(rank).or_insert_with(|| Process::new(pid));
         }
@@ -384,7 +385,7 @@ impl Store {
     }
 
     fn send(&self, link: &Control, message: &Message) -> Result<(), RendezvousError> {
-        let sent = lock(&link.wire.writer).send(message);
+        let sent = link.wire.writer.lock().send(message);
         sent.map_err(|_| self.ended(link))
     }
 
@@ -434,18 +435,18 @@ impl Drop for Store {
 impl Control {
     fn close(&mut self) {
         // Locked, so that it does not fall between a waiter's check and its sleep.
-        let inbox = lock(&self.wire.inbox);
+        let inbox = self.wire.inbox.lock();
         self.wire.closing.store(true, Ordering::Release);
         drop(inbox);
         self.wire.changed.notify_all();
-        let mut writer = lock(&self.wire.writer);
+        let mut writer = self.wire.writer.lock();
         let _ = writer.stream.set_write_timeout(Some(FAREWELL));
         let _ = writer.send(&Message::Bye);
         let _ = writer.stream.shutdown(Shutdown::Write);
         drop(writer);
         // The store answers a goodbye by ending the connection.
         drop(self.wire.wait(FAREWELL, |inbox| !inbox.ended));
-        let _ = lock(&self.wire.writer).stream.shutdown(Shutdown::Both);
+        let _ = self.wire.writer.lock().stream.shutdown(Shutdown::Both);
         if let Some(monitor) = self.monitor.take() {
             let _ = monitor.join();
         }
@@ -454,16 +455,11 @@ impl Control {
 
 impl Wire {
     fn wait(&self, limit: Duration, waits: impl Fn(&Inbox) -> bool) -> MutexGuard<'_, Inbox> {
-        let inbox = lock(&self.inbox);
-        let waited = self
-            .changed
-            .wait_timeout_while(inbox, limit, |inbox| waits(inbox));
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        let mut inbox = self.inbox.lock();
+        self.changed
+            .wait_while_for(&mut inbox, |inbox| waits(inbox), limit);
+        inbox
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The thread that listens to the store.
@@ -492,7 +488,7 @@ impl Monitor {
                 }
                 Err(protocol::FrameError::Stream(_)) => {
                     // Waiters for the store's answer wait in vain, even while others save.
-                    lock(&self.wire.inbox).ended = true;
+                    self.wire.inbox.lock().ended = true;
                     self.wire.changed.notify_all();
                     self.leave_time_to_save();
                     break self.gone.clone();
@@ -503,7 +499,7 @@ impl Monitor {
         if !self.wire.closing.load(Ordering::Acquire) {
             self.faults.record(Fault { rank: None, reason });
         }
-        lock(&self.wire.inbox).ended = true;
+        self.wire.inbox.lock().ended = true;
         self.wire.changed.notify_all();
     }
 
@@ -514,13 +510,13 @@ impl Monitor {
         if !self.is_of_launcher || is_closing() || self.faults.is_faulty() {
             return;
         }
-        let then = lock(&LAUNCHER_GONE).take();
+        let then = LAUNCHER_GONE.lock().take();
         let Some(then) = then else { return };
         then();
         let goes_on = || !is_closing() && !self.faults.is_faulty();
         let deadline = deadline::after(SAVING);
         while goes_on() && Instant::now() < deadline {
-            for (rank, process) in &*lock(&self.wire.peers) {
+            for (rank, process) in &*self.wire.peers.lock() {
                 if process.has_ended() {
                     self.faults.record_ended(*rank);
                 }
@@ -530,7 +526,7 @@ impl Monitor {
     }
 
     fn receive(&mut self, message: Message) -> Result<(), String> {
-        let mut inbox = lock(&self.wire.inbox);
+        let mut inbox = self.wire.inbox.lock();
         match message {
             Message::Gathered {
                 sequence,
@@ -563,7 +559,11 @@ impl Monitor {
                 drop(inbox);
                 let progress = self.progress.load(Ordering::Acquire);
                 // A lost connection shows at the next read.
-                let _ = lock(&self.wire.writer).send(&Message::Report { query, progress });
+                let _ = self
+                    .wire
+                    .writer
+                    .lock()
+                    .send(&Message::Report { query, progress });
                 return Ok(());
             }
             Message::Waiting { waited, ranks } => {

@@ -1,5 +1,7 @@
 //! A rank's way into the run: finds or starts the store, connects, authenticates and is welcomed.
 
+use parking_lot::Mutex;
+
 use super::error::RendezvousError;
 use super::protocol::{self, Message, Refusal};
 use super::roster::SAYS_WHO_IS_MISSING;
@@ -11,8 +13,8 @@ use crate::world::{Launch, Master, Meeting, World};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Longest pause between two attempts to connect.
@@ -531,7 +533,7 @@ impl Reminder {
             .name("store-patience".into())
             .spawn(move || {
                 if dropped.recv_timeout(after) == Err(RecvTimeoutError::Timeout) {
-                    say(&noted.lock().unwrap_or_else(PoisonError::into_inner));
+                    say(&noted.lock());
                 }
             });
         Self {
@@ -541,7 +543,7 @@ impl Reminder {
     }
 
     fn note(&self, last: String) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
+        *self.last.lock() = last;
     }
 }
 

@@ -15,12 +15,13 @@ use crate::wire::net::{configure_control, listen_at, pause_listening, resume_lis
 use crate::wire::seal::{Opener, Sealer};
 use crate::wire::strangers::Strangers;
 use crate::world::MAX_WORLD_SIZE;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -117,7 +118,7 @@ impl StoreServer {
     /// For a store that outlives them.
     #[must_use]
     pub fn for_runs_in_turn(self) -> Self {
-        self.shared.lock().roster.begin_again();
+        self.shared.state.lock().roster.begin_again();
         self
     }
 
@@ -128,7 +129,7 @@ impl StoreServer {
 
     /// The first rank that failed, and the reason.
     pub fn first_fault(&self) -> Option<Fault> {
-        self.shared.lock().roster.first_fault()
+        self.shared.state.lock().roster.first_fault()
     }
 
     /// Tells all ranks that the process of `rank` failed.
@@ -136,7 +137,7 @@ impl StoreServer {
     /// For a launcher, which may know before the connection ends. The rank may have left or may
     /// never have connected. A rank that failed before keeps its reason.
     pub fn report_failure(&self, rank: usize, reason: &str) {
-        self.shared.lock().roster.end_of_process(rank, reason);
+        self.shared.state.lock().roster.end_of_process(rank, reason);
         self.shared.changed.notify_all();
     }
 
@@ -144,7 +145,7 @@ impl StoreServer {
     ///
     /// For a process that ended properly, whose goodbye may still be in flight.
     pub fn report_absence(&self, rank: usize, reason: &str) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if state.roster.is_absent(rank) {
             state.roster.fail(rank, reason);
         }
@@ -152,39 +153,38 @@ impl StoreServer {
 
     /// Waits until every rank but `this` has been connected, at most `limit`.
     pub(crate) fn wait_until_seen(&self, this: usize, limit: Duration) {
-        let state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let unseen = |state: &mut State| state.roster.absent().any(|rank| rank != this);
-        drop(self.shared.changed.wait_timeout_while(state, limit, unseen));
+        let changed = &self.shared.changed;
+        changed.wait_while_for(&mut state, unseen, limit);
     }
 
     /// Waits until all others have been sent why `rank` aborts, at most `limit`.
     pub(crate) fn wait_until_told(&self, rank: usize, limit: Duration) {
         let deadline = Instant::now() + limit;
-        while !self.shared.lock().roster.has_told(rank) && Instant::now() < deadline {
+        while !self.shared.state.lock().roster.has_told(rank) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// The reason that `rank` gave when it aborted.
     pub fn abort_reason(&self, rank: usize) -> Option<String> {
-        self.shared.lock().roster.abort_reason(rank)
+        self.shared.state.lock().roster.abort_reason(rank)
     }
 
     /// Waits until no rank is connected, at most `limit`. Returns whether all are gone.
     pub fn wait_until_left(&self, limit: Duration) -> bool {
-        let state = self.shared.lock();
-        let wait = self
-            .shared
-            .changed
-            .wait_timeout_while(state, limit, |state| state.roster.peers().next().is_some());
-        let (state, _) = wait.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.state.lock();
+        let present = |state: &mut State| state.roster.peers().next().is_some();
+        let changed = &self.shared.changed;
+        changed.wait_while_for(&mut state, present, limit);
         state.roster.peers().next().is_none()
     }
 }
 
 impl Drop for StoreServer {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.closed = true;
         for stream in state.roster.peers().filter_map(|peer| peer.stream.as_ref()) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -199,10 +199,6 @@ impl Drop for StoreServer {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes all threads check the state.
     fn look(&self) {
         self.changed.notify_all();
@@ -213,27 +209,20 @@ impl Shared {
 
 /// Ends waits that are over, and sleeps in between.
 fn keep_time(shared: &Shared) {
-    let mut state = shared.lock();
+    let mut state = shared.state.lock();
     while !state.closed {
         let next = state.roster.tick(Instant::now());
-        state = match next {
-            None => shared
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner),
-            Some(next) => {
-                let left = next.saturating_duration_since(Instant::now());
-                let wait = shared.changed.wait_timeout(state, left);
-                wait.unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
+        match next {
+            None => shared.changed.wait(&mut state),
+            Some(next) => drop(shared.changed.wait_until(&mut state, next)),
+        }
     }
 }
 
 fn accept(listener: &TcpListener, mut woken: &UnixStream, shared: &Arc<Shared>) {
     let mut listens = true;
     loop {
-        let state = shared.lock();
+        let state = shared.state.lock();
         let (closed, wanted) = (state.closed, !state.roster.is_complete());
         drop(state);
         if closed {
@@ -305,7 +294,7 @@ fn serve(stream: TcpStream, from: SocketAddr, accepted: Accepted, shared: &Arc<S
     let joined = match decode_context(&context) {
         None => Err(Refusal::BadContext),
         Some((rank, size)) => {
-            let mut state = shared.lock();
+            let mut state = shared.state.lock();
             if state.closed {
                 return;
             }
@@ -334,7 +323,7 @@ fn serve(stream: TcpStream, from: SocketAddr, accepted: Accepted, shared: &Arc<S
     if let Err(error) = writer.spawn(move || deliver(&writing, send, &mail)) {
         let error = thread_limit::named(error);
         let reason = format!("the store cannot start another thread: {error}");
-        shared.lock().roster.lose(rank, &reason);
+        shared.state.lock().roster.lose(rank, &reason);
         shared.look();
         return;
     }
@@ -357,11 +346,15 @@ fn listen(mut stream: &TcpStream, mut opener: Opener, rank: usize, shared: &Shar
     loop {
         let lost = match protocol::read(&mut stream, &mut opener) {
             Ok(Message::Bye) => {
-                shared.lock().roster.leave(rank);
+                shared.state.lock().roster.leave(rank);
                 return;
             }
             Ok(message) => {
-                let received = shared.lock().roster.receive(rank, message, Instant::now());
+                let received = shared
+                    .state
+                    .lock()
+                    .roster
+                    .receive(rank, message, Instant::now());
                 shared.changed.notify_all();
                 match received {
                     Ok(()) => continue,
@@ -375,7 +368,7 @@ fn listen(mut stream: &TcpStream, mut opener: Opener, rank: usize, shared: &Shar
             }
             Err(error) => format!("it sent {error}"),
         };
-        shared.lock().roster.lose(rank, &lost);
+        shared.state.lock().roster.lose(rank, &lost);
         let _ = stream.shutdown(Shutdown::Both);
         return;
     }

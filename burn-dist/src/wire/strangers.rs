@@ -4,9 +4,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::Secret;
 use super::auth::{self, Accepted, AuthError, HANDSHAKE_LIMIT, Purpose};
@@ -66,17 +68,17 @@ impl Strangers {
     ) -> io::Result<()> {
         // On some systems a connection inherits the listener's mode.
         stream.set_nonblocking(false)?;
-        let number = lock(&self.waiting).admit(stream.try_clone()?, self.most);
+        let number = self.waiting.lock().admit(stream.try_clone()?, self.most);
         let deadline = Instant::now() + limit.min(HANDSHAKE_LIMIT);
         let (secret, purpose, waiting) = (self.secret.clone(), self.purpose, self.waiting.clone());
         let spawned = thread::Builder::new().name(thread.into()).spawn(move || {
             let mut taken = false;
             let take = || {
-                taken = lock(&waiting).forget(number);
+                taken = waiting.lock().forget(number);
                 taken
             };
             let proved = auth::accept_side_if(&stream, &secret, purpose, deadline, take);
-            let is_kept = taken || lock(&waiting).forget(number);
+            let is_kept = taken || waiting.lock().forget(number);
             let proved = match is_kept {
                 true => proved,
                 false => Err(AuthError::Dropped),
@@ -84,13 +86,13 @@ impl Strangers {
             then(stream, proved);
         });
         spawned.map(drop).inspect_err(|_| {
-            lock(&self.waiting).forget(number);
+            self.waiting.lock().forget(number);
         })
     }
 
     /// Ends all connections that are not authenticated yet.
     pub fn dismiss(&self) {
-        for (_, stream) in lock(&self.waiting).streams.drain(..) {
+        for (_, stream) in self.waiting.lock().streams.drain(..) {
             end(&stream);
         }
     }
@@ -138,7 +140,7 @@ struct Told {
 impl Refusals {
     /// Logs that a connection was refused, or counts it.
     pub fn warn(&self, refusal: std::fmt::Arguments<'_>) {
-        let unsaid = lock(&self.0).note(Instant::now());
+        let unsaid = self.0.lock().note(Instant::now());
         match unsaid {
             None => {}
             Some(0) => tracing::warn!("{refusal}"),
@@ -172,10 +174,6 @@ impl Drop for Told {
             tracing::warn!("refused {} more connections", self.unsaid);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends the connection, also for the thread that hears it.

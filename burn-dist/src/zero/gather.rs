@@ -4,9 +4,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use burn::tensor::Tensor;
+use parking_lot::Mutex;
 
 use crate::Error;
 use crate::autograd::ParameterSource;
@@ -134,12 +135,12 @@ impl ShardedParameters {
 
     /// The pieces that this rank owns.
     pub(crate) fn pieces(&self) -> Vec<Tensor<1>> {
-        self.lock().pieces.clone()
+        self.state.lock().pieces.clone()
     }
 
     /// Changes the pieces that this rank owns, and frees gathered buckets.
     pub(crate) fn update<R>(&self, change: impl FnOnce(&mut [Tensor<1>]) -> R) -> R {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.gathered.clear();
         for pass in &mut state.passes {
             pass.last = None;
@@ -151,7 +152,7 @@ impl ShardedParameters {
     pub(crate) fn lend<R>(&self, pieces: Vec<Tensor<1>>, then: impl FnOnce() -> R) -> R {
         let swap = |mut pieces: Vec<Tensor<1>>| {
             self.release();
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.is_lent = !state.is_lent;
             std::mem::swap(&mut state.pieces, &mut pieces);
             drop(state);
@@ -169,7 +170,7 @@ impl ShardedParameters {
     /// Ranks with unequal numbers have made unequal forward passes. If buckets were in memory
     /// already, nothing else shows it.
     pub(crate) fn take_reads(&self) -> u64 {
-        std::mem::take(&mut self.lock().reads)
+        std::mem::take(&mut self.state.lock().reads)
     }
 
     /// Frees gathered buckets.
@@ -179,7 +180,7 @@ impl ShardedParameters {
 
     /// Returns an error from a read that could not return it.
     pub(crate) fn failure(&self) -> Result<(), Error> {
-        self.lock().failure.take().map_or(Ok(()), Err)
+        self.state.lock().failure.take().map_or(Ok(()), Err)
     }
 
     /// A whole parameter: its part of the gathered bucket, not copied in host memory. Every rank
@@ -192,7 +193,7 @@ impl ShardedParameters {
         };
         let place = self.reducer.place_of(parameter);
         let (bucket, place) = place.ok_or_else(|| missing("bucket"))?;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.reads += u64::from(state.is_lent);
         self.ensure(&mut state, bucket)?;
         self.look_ahead(&mut state, bucket)?;
@@ -250,10 +251,6 @@ impl ShardedParameters {
         });
         Ok(())
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl ParameterSource for ShardedParameters {
@@ -261,7 +258,7 @@ impl ParameterSource for ShardedParameters {
         match self.read(parameter) {
             Ok(values) => Some(values),
             Err(error) => {
-                self.lock().failure.get_or_insert(error);
+                self.state.lock().failure.get_or_insert(error);
                 None
             }
         }

@@ -1,10 +1,9 @@
 //! Limits the memory for decoding images in all threads of the process together: a small file can
 //! hold a very large picture.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-
 use image::metadata::Orientation;
 use image::{ColorType, ImageDecoder, ImageFormat};
+use parking_lot::{Condvar, Mutex};
 
 use super::jpeg;
 
@@ -53,13 +52,11 @@ impl Budget {
         if bytes > self.bytes {
             return None;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
-        let mut state = self
-            .changed
-            .wait_while(state, |state| state.turn != number || state.free < bytes)
-            .unwrap_or_else(PoisonError::into_inner);
+        let waits = |state: &mut State| state.turn != number || state.free < bytes;
+        self.changed.wait_while(&mut state, waits);
         state.turn += 1;
         state.free -= bytes;
         drop(state);
@@ -69,15 +66,11 @@ impl Budget {
             bytes,
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
-        self.budget.lock().free += self.bytes;
+        self.budget.state.lock().free += self.bytes;
         self.budget.changed.notify_all();
     }
 }
@@ -142,7 +135,7 @@ mod tests {
         });
         let most = most.into_inner();
         assert!((1..=100).contains(&most), "{most}");
-        assert_eq!(budget.lock().free, 100);
+        assert_eq!(budget.state.lock().free, 100);
     }
 
     #[test]
@@ -162,17 +155,17 @@ mod tests {
             for bytes in [90, 20] {
                 scope.spawn(move || {
                     let share = budget.take(bytes).unwrap();
-                    order.lock().unwrap().push(bytes);
+                    order.lock().push(bytes);
                     drop(share);
                 });
                 // Until it waits.
-                while budget.lock().next < if bytes == 90 { 2 } else { 3 } {
+                while budget.state.lock().next < if bytes == 90 { 2 } else { 3 } {
                     thread::sleep(Duration::from_millis(1));
                 }
             }
-            assert!(order.lock().unwrap().is_empty());
+            assert!(order.lock().is_empty());
             drop(first);
         });
-        assert_eq!(order.into_inner().unwrap(), [90, 20]);
+        assert_eq!(order.into_inner(), [90, 20]);
     }
 }

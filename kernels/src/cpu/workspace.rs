@@ -1,6 +1,6 @@
 //! Scratch memory that outlives the calls, because fresh memory costs page faults in every step.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use crate::cpu::pages::Buffer;
 
@@ -23,7 +23,7 @@ pub(crate) struct Lease<'a> {
 impl Workspace {
     /// Takes a buffer of at least `length` elements with arbitrary contents.
     pub(crate) fn take(&self, length: usize) -> Lease<'_> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         // The smallest sufficient buffer, but none that is far too large.
         let best = free
             .iter()
@@ -68,11 +68,7 @@ impl Lease<'_> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        let mut free = self
-            .workspace
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.workspace.free.lock();
         if let Some(buffer) = self.buffer.take()
             && free.len() < KEPT
         {

@@ -4,16 +4,16 @@
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic::PanicHookInfo;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use burn_dist::ProcessGroup;
 use burn_dist::group::Connecting;
 use burn_dist::launch::abort_all;
 use burn_dist::thread_limit::NoThreads;
+use parking_lot::Mutex;
 
 use crate::system::output::{complain, complain_unlogged};
-use crate::system::threads::{in_time, take};
+use crate::system::threads::in_time;
 
 /// Time limit for telling the other ranks, and for telling people.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,16 +23,13 @@ static CONNECTING: Mutex<Option<Connecting>> = Mutex::new(None);
 
 /// From now on, a panic is reported to the ranks of a group that is being connected.
 pub fn connecting(group: Connecting) {
-    *CONNECTING.lock().unwrap_or_else(PoisonError::into_inner) = Some(group);
+    *CONNECTING.lock() = Some(group);
 }
 
 /// A panic aborts `group` as long as the result lives.
 pub fn watch(group: &ProcessGroup) -> Watched {
-    CONNECTING
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take();
-    *GROUP.lock().unwrap_or_else(PoisonError::into_inner) = Some(group.clone());
+    CONNECTING.lock().take();
+    *GROUP.lock() = Some(group.clone());
     Watched(())
 }
 
@@ -43,7 +40,7 @@ pub struct Watched(());
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        GROUP.lock().unwrap_or_else(PoisonError::into_inner).take();
+        GROUP.lock().take();
     }
 }
 
@@ -91,9 +88,11 @@ fn payload<'a>(info: &'a PanicHookInfo<'_>) -> Option<&'a str> {
 /// Tells the other ranks why this one ends. Runs on its own thread, because the caller may hold the
 /// group's locks.
 pub(crate) fn abort(reason: String) {
-    if let Some(group) = take(&GROUP) {
+    // Neither lock is held while the ranks are told.
+    let (group, connecting) = (GROUP.lock().take(), CONNECTING.lock().take());
+    if let Some(group) = group {
         in_time("panic", PATIENCE, move || group.abort(&reason));
-    } else if let Some(group) = take(&CONNECTING) {
+    } else if let Some(group) = connecting {
         in_time("panic", PATIENCE, move || group.abort(&reason));
     }
 }

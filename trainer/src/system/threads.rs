@@ -7,12 +7,13 @@ use std::env;
 use std::error::Error;
 use std::fs;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use burn_dist::thread_limit::{self, NoThreads};
+use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::system::output::complain;
@@ -198,7 +199,8 @@ pub(crate) fn in_time(
     let work = Arc::new(Mutex::new(Some(work)));
     let of_thread = work.clone();
     let thread = thread::Builder::new().name(name.into()).spawn(move || {
-        if let Some(work) = take(&of_thread) {
+        let work = of_thread.lock().take();
+        if let Some(work) = work {
             work();
         }
         // The receiver is gone if it took too long.
@@ -207,14 +209,11 @@ pub(crate) fn in_time(
     if thread.is_ok() {
         return done.recv_timeout(patience).is_ok();
     }
-    if let Some(work) = take(&work) {
+    let work = work.lock().take();
+    if let Some(work) = work {
         work();
     }
     true
-}
-
-pub(crate) fn take<T>(from: &Mutex<Option<T>>) -> Option<T> {
-    from.lock().ok().and_then(|mut content| content.take())
 }
 
 #[cfg(test)]

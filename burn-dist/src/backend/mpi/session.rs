@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::ffi::c_int;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mpi::Threading;
 use mpi::ffi;
+use parking_lot::Mutex;
 
 use super::NoSession;
 use super::call::{MpiError, check};
@@ -51,7 +52,7 @@ impl Session {
     /// Fails if MPI was ended before, or supports threads too little, or if no watchdog thread can
     /// be started.
     pub fn start() -> Result<Arc<Self>, NoSession> {
-        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = STATE.lock();
         let over = || {
             failed(
                 "its start",
@@ -235,7 +236,7 @@ impl Drop for Session {
     /// Ends MPI, unless something failed: `MPI_Finalize` waits for all ranks, and a failed rank
     /// never comes. Launchers treat a process that leaves without it as failed, which is right.
     fn drop(&mut self) {
-        let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = STATE.lock();
         *state = match self.foreign {
             true => State::Fresh,
             false => State::Over,

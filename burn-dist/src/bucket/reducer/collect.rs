@@ -23,7 +23,7 @@ impl GradientSink for Reducer {
 
     fn is_collecting(&self) -> bool {
         matches!(
-            self.lock().phase,
+            self.state.lock().phase,
             Phase::Accumulating | Phase::Sending { .. }
         )
     }
@@ -33,7 +33,7 @@ impl GradientSink for Reducer {
             .uses
             .get(parameter)
             .is_some_and(|uses| uses.load(Ordering::Acquire) == 1);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !matches!(state.health, Health::Good) {
             return;
         }
@@ -45,7 +45,7 @@ impl GradientSink for Reducer {
     fn panicked(&self, parameter: usize, reason: &str) {
         let spec = self.partition.parameters.get(parameter);
         let path = spec.map_or_else(String::new, |spec| spec.path.clone());
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if matches!(state.health, Health::Good) {
             state.health = Health::Failing(BucketError::Panicked {
                 path,

@@ -18,10 +18,11 @@ mod reduced;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{Device, Tensor};
+use parking_lot::Mutex;
 
 use super::error::BucketError;
 use super::layout::{BucketLayout, ParameterSpec};
@@ -37,6 +38,7 @@ pub(crate) struct Reducer {
     together: usize,
     /// Number of uses of each parameter in live graphs.
     uses: Vec<AtomicUsize>,
+    /// If a hook panics while it collects, the state stays consistent enough to report that.
     state: Mutex<State>,
 }
 
@@ -155,25 +157,19 @@ impl Reducer {
         bucket: usize,
         mut piece: impl FnMut(usize) -> Option<Tensor<1>>,
     ) -> Result<Box<dyn Gathering>, Error> {
-        self.lock().store.gather(bucket, &mut piece)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The hook records a panic while collecting; the state stays consistent enough to report
-        // it.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().store.gather(bucket, &mut piece)
     }
 
     /// Number of buckets that the running backward has sent.
     #[cfg(test)]
     pub(super) fn sent(&self) -> usize {
-        self.lock().next
+        self.state.lock().next
     }
 
     /// Number of shards on their way to the mean over replicas.
     #[cfg(test)]
     pub(super) fn replicating(&self) -> usize {
-        self.lock().store.replicating()
+        self.state.lock().store.replicating()
     }
 }
 

@@ -16,7 +16,7 @@ const IN_FLIGHT: usize = 2;
 impl Reducer {
     /// Begins a backward. The `last` one of a step sends full buckets.
     pub(crate) fn begin_backward(&self, last: bool) -> Result<(), BucketError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !self.begin(&mut state, last)? {
             return Ok(());
         }
@@ -34,7 +34,7 @@ impl Reducer {
     /// No parameter has a use yet. So unused parameters are complete only when backward ends, and
     /// their buckets hold back later ones.
     pub(crate) fn begin_forward(&self, last: bool, scale: Option<f64>) -> Result<(), BucketError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.begin(&mut state, last)?;
         state.scale = scale;
         Ok(())
@@ -70,7 +70,7 @@ impl Reducer {
 
     /// Ends a backward.
     pub(crate) fn end_backward(&self) -> Result<(), BucketError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.check(&mut state)?;
         state.scale = None;
         let Phase::Sending { last } = state.phase else {
@@ -86,7 +86,7 @@ impl Reducer {
 
     /// Waits until all buckets hold the mean over ranks. Returns what all ranks `said`.
     pub(crate) fn wait(&self, said: &Agreement) -> Result<Agreed, BucketError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.check(&mut state)?;
         if state.phase != Phase::Sent {
             return Err(BucketError::Order(
@@ -101,7 +101,7 @@ impl Reducer {
 
     /// Whether any rank had a gradient for any parameter, after [`wait`](Self::wait).
     pub(crate) fn has_gradients(&self) -> bool {
-        self.lock().marks.iter().any(|mark| *mark != 0)
+        self.state.lock().marks.iter().any(|mark| *mark != 0)
     }
 
     /// Waits for all gradients, and determines the parameters with a gradient on any rank. Returns
@@ -125,7 +125,7 @@ impl Reducer {
 
     /// Drops the gradients of the current step. Every rank calls it after the same backward.
     pub(crate) fn discard(&self) -> Result<(), BucketError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.check(&mut state)?;
         let received = match state.phase {
             Phase::Accumulating | Phase::Sending { .. } => {
@@ -145,7 +145,7 @@ impl Reducer {
 
     /// Marks the gradients as used: the next backward begins a new step.
     pub(crate) fn reset(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.phase = Phase::Waiting;
         state.marks.fill(0);
         state.store.reset();
@@ -216,7 +216,7 @@ impl Reducer {
 
     /// Refuses everything from now on, for a reason that all ranks have seen.
     pub(crate) fn refuse(&self, reason: &str) {
-        self.lock().health = Health::Failed(reason.to_owned());
+        self.state.lock().health = Health::Failed(reason.to_owned());
     }
 
     /// Refuses everything after an error and tells the other ranks, which would wait.

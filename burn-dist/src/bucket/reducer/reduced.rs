@@ -16,7 +16,7 @@ impl Reducer {
     /// It has the same bits on every rank and, if no parameter stays whole, for every
     /// [`KeptGradients`].
     pub(crate) fn norm(&self) -> Result<f64, BucketError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let own = state.store.sum_of_squares();
         let sum = own.and_then(|own| {
             let mut sums = [own];
@@ -30,7 +30,7 @@ impl Reducer {
     /// Euclidean norm of each parameter's reduced gradient; `None` if no rank had one. The same
     /// bits on every rank. A collective call.
     pub(crate) fn norms(&self) -> Result<Vec<Option<f64>>, BucketError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let all = 0..self.partition.parameters.len();
         let marked: Vec<usize> = all.filter(|at| state.is_marked(*at)).collect();
         let mut sums = vec![0.0; self.partition.parameters.len()];
@@ -57,7 +57,7 @@ impl Reducer {
         &self,
         parameters: &[usize],
     ) -> Result<Vec<Option<Tensor<1>>>, BucketError> {
-        let state = self.lock();
+        let state = self.state.lock();
         let is_marked = |parameter: &usize| state.is_marked(*parameter);
         let marked: Vec<usize> = parameters.iter().copied().filter(is_marked).collect();
         let mut found = state.store.shard(&marked)?.into_iter();
@@ -85,11 +85,11 @@ impl Reducer {
                 let spec = &self.partition.parameters[parameter];
                 return Err(BucketError::mismatch(spec, len, found));
             }
-            self.lock().store.replace(parameter, gradient)
+            self.state.lock().store.replace(parameter, gradient)
         };
         let mut owned = self.partition.owned.iter().enumerate();
         let outcome = owned.try_for_each(|(parameter, owned)| changed(parameter, owned));
-        outcome.map_err(|error| self.fail(&mut self.lock(), error))
+        outcome.map_err(|error| self.fail(&mut self.state.lock(), error))
     }
 
     /// Steps this rank's part of parameters with their reduced gradients times `factor`; returns
@@ -99,7 +99,7 @@ impl Reducer {
         parameters: Vec<FusedStep<'_>>,
         factor: Option<f32>,
     ) -> Result<Vec<(Tensor<1>, Option<FusedState>)>, BucketError> {
-        let state = self.lock();
+        let state = self.state.lock();
         let (mut marked, mut places) = (Vec::new(), Vec::new());
         for step in parameters {
             match state.is_marked(step.parameter) {
@@ -123,6 +123,6 @@ impl Reducer {
         averages_and_values: Vec<[Tensor<1>; 2]>,
         weight: f32,
     ) -> Result<Vec<Tensor<1>>, BucketError> {
-        self.lock().store.blend(averages_and_values, weight)
+        self.state.lock().store.blend(averages_and_values, weight)
     }
 }

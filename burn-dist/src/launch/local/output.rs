@@ -6,9 +6,11 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// How long output may pause before it counts as ended: a process that a rank started may still
 /// hold its pipe open.
@@ -34,13 +36,13 @@ pub(super) struct LastWords {
 
 impl LastWords {
     pub(super) fn get(&self) -> Vec<String> {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.lines.lock();
         lines.iter().cloned().collect()
     }
 
     fn add(&self, line: &[u8]) {
         let line = line.get(..MAX_REMEMBERED).unwrap_or(line);
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         if lines.len() >= LAST_LINES {
             lines.pop_front();
         }

@@ -5,9 +5,9 @@
 //! huge pages (see `pages`).
 
 use std::mem::MaybeUninit;
-use std::sync::{Mutex, PoisonError};
 
 use burn_std::{AccessError, AccessPolicy, AllocationController, AllocationProperty, Bytes};
+use parking_lot::Mutex;
 
 use crate::cpu::pages::Buffer;
 
@@ -31,7 +31,7 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
 });
 
 fn with_pool<R>(action: impl FnOnce(&mut Pool) -> R) -> R {
-    action(&mut POOL.lock().unwrap_or_else(PoisonError::into_inner))
+    action(&mut POOL.lock())
 }
 
 impl Pool {

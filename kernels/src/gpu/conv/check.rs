@@ -5,11 +5,11 @@
 //! with wrong numbers.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use burn::backend::Cube;
 use burn::tensor::{DType, Tensor};
 use burn_cubecl::tensor::CubeTensor;
+use parking_lot::Mutex;
 
 use super::super::matrix::memory;
 use super::super::warpgroup::{has_warpgroups, is_unchecked};
@@ -59,7 +59,7 @@ pub(super) fn taken(x: &CubeTensor) -> Taken {
             halos: true,
         };
     }
-    let mut checked = CHECKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut checked = CHECKED.lock();
     let device = format!("{:?}", x.device);
     let taken = checked.entry(device);
     *taken.or_insert_with_key(|device| {

@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::{Condvar, Mutex};
 
 /// Maximum waiting lines, and their maximum bytes.
 const MOST_LINES: usize = 4000;
@@ -140,17 +140,13 @@ impl Lane {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.lock());
+        change(&mut self.state.lock());
         self.changed.notify_all();
     }
 
     fn start(&'static self, name: &str) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.started {
             thread::Builder::new()
                 .name(name.to_owned())
@@ -162,11 +158,10 @@ impl Lane {
 
     fn write(&self) {
         let mut shown: Option<(u64, ProgressBar)> = None;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let Some((bar, item)) = state.take(self.stream) else {
-                let waited = self.changed.wait(state);
-                state = waited.unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut state);
                 continue;
             };
             state.writing = true;
@@ -183,7 +178,7 @@ impl Lane {
                 Some((_, bar)) => bar.suspend(write),
                 None => write(),
             }
-            state = self.lock();
+            state = self.state.lock();
             state.writing = false;
             state.written += 1;
             self.changed.notify_all();
@@ -192,7 +187,7 @@ impl Lane {
 
     /// Waits until everything is written, or nothing has been for `patience`.
     fn flush(&self, patience: Duration) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let (mut written, mut since) = (state.written, Instant::now());
         while state.started && !state.is_idle() {
             if state.written != written {
@@ -202,8 +197,7 @@ impl Lane {
             if left.is_zero() {
                 return;
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, left);
         }
     }
 }
@@ -283,7 +277,7 @@ pub(crate) fn put_work(work: impl FnOnce() + Send + 'static) {
 
 /// Whether the terminal has accepted everything so far.
 pub(crate) fn is_idle() -> bool {
-    ERR.lock().is_idle()
+    ERR.state.lock().is_idle()
 }
 
 /// Waits until all lines are written, or none has been for `patience`.

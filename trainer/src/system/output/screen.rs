@@ -4,10 +4,11 @@
 //! whichever thread does that.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
@@ -35,20 +36,20 @@ static GIVEN_BACK: AtomicBool = AtomicBool::new(false);
 /// Whether echo was on and is off now.
 static HUSHED: AtomicBool = AtomicBool::new(false);
 
-fn unseen() -> MutexGuard<'static, Option<Vec<String>>> {
-    UNSEEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Takes a message for the screen, if it is open.
 pub fn takes(text: &str) -> bool {
-    let mut unseen = unseen();
+    let mut unseen = UNSEEN.lock();
     let texts = unseen.as_mut();
     texts.map(|texts| texts.push(text.to_owned())).is_some()
 }
 
 /// Messages taken since the last call.
 pub(crate) fn taken() -> Vec<String> {
-    unseen().as_mut().map(std::mem::take).unwrap_or_default()
+    UNSEEN
+        .lock()
+        .as_mut()
+        .map(std::mem::take)
+        .unwrap_or_default()
 }
 
 /// Restores the terminal. Called by every path that ends the process.
@@ -57,7 +58,7 @@ pub(crate) fn taken() -> Vec<String> {
 /// from it.
 pub fn restore() {
     GIVEN_BACK.store(true, Ordering::SeqCst);
-    if unseen().is_none() {
+    if UNSEEN.lock().is_none() {
         return;
     }
     if !in_time("terminal", PATIENCE, leave) {
@@ -73,7 +74,7 @@ fn enter() {
     }
     // A lost terminal must not end the run.
     if execute!(terminal, EnterAlternateScreen, Hide).is_ok() {
-        unseen().get_or_insert_default();
+        UNSEEN.lock().get_or_insert_default();
         echo(false);
     }
 }
@@ -81,7 +82,7 @@ fn enter() {
 /// Leaves the screen once the current picture is complete.
 fn leave() {
     let mut terminal = io::stderr().lock();
-    if unseen().is_none() {
+    if UNSEEN.lock().is_none() {
         return;
     }
     echo(true);
@@ -96,7 +97,7 @@ fn leave() {
 
 /// Takes the remaining messages; closes once none is left.
 fn rest() -> Option<Vec<String>> {
-    let mut unseen = unseen();
+    let mut unseen = UNSEEN.lock();
     let texts = std::mem::take(unseen.as_mut()?);
     if texts.is_empty() {
         *unseen = None;
@@ -132,15 +133,9 @@ fn echo(on: bool) {
 #[derive(Clone, Debug, Default)]
 struct Canvas(Arc<Mutex<Vec<u8>>>);
 
-impl Canvas {
-    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Write for Canvas {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.bytes().write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -190,10 +185,10 @@ impl Screen {
         }
         // A lost terminal must not end the run.
         let _ = self.terminal.draw(picture);
-        let bytes = std::mem::take(&mut *self.canvas.bytes());
+        let bytes = std::mem::take(&mut *self.canvas.0.lock());
         outlet::put_work(move || {
             let mut terminal = io::stderr().lock();
-            if unseen().is_none() {
+            if UNSEEN.lock().is_none() {
                 return;
             }
             if is_new {
