@@ -30,10 +30,13 @@
 //! |---|---|
 //! | [`weights`] | PyTorch and safetensors files: load, fine-tune, save |
 //! | [`flops`] | operations of a model |
+//!
+//! [`Compute`] computes Burn's own layers by the same kernels, for models of your own.
 
 mod check;
 mod classifier;
 mod cnn;
+mod compute;
 mod csc_cnn;
 mod error;
 pub mod flops;
@@ -52,6 +55,7 @@ mod wide_resnet;
 
 pub use classifier::ImageClassifier;
 pub use cnn::{Cnn, CnnConfig};
+pub use compute::Compute;
 pub use csc_cnn::{CscCnn, CscCnnConfig};
 pub use error::ModelError;
 pub use lm::{LanguageModel, Transformer, TransformerConfig};
