@@ -115,6 +115,11 @@ fn images_that_do_not_exist_are_not_evaluated() {
         .assert_code(2)
         .assert_stderr(&["data.validation is not set"]);
     result(&eval(&run, &["--on", "test"]));
+    // One image of each class.
+    Trial::tiny(&[], &["data.validation=0.1", "data.train_samples=9"])
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["too small to hold out 0.1", "--set data.validation=0.1"]);
 }
 
 /// A run of two ranks that evaluates once.

@@ -97,7 +97,7 @@ struct RanksLine {
 
 /// Data of an evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Evaluated {
+pub enum EvaluatedData {
     /// A share of the training data, or a folder for validation.
     Val,
     /// Test data. Earlier versions did not write the name.
@@ -107,7 +107,7 @@ pub enum Evaluated {
     Train,
 }
 
-impl Evaluated {
+impl EvaluatedData {
     /// The data of this name.
     pub fn named(name: &str) -> Self {
         match name {
@@ -170,7 +170,7 @@ pub struct Metrics {
     /// Skipped steps, as last reported.
     pub skipped_steps: Option<f64>,
     /// Data of the last evaluation, if it says.
-    pub evaluated: Option<Evaluated>,
+    pub evaluated: Option<EvaluatedData>,
     /// Loss of the evaluations.
     pub eval_loss: Series,
     /// The task's metrics in the evaluations by name, in the order of the first evaluation.
@@ -322,7 +322,7 @@ impl Metrics {
     fn add_eval(&mut self, line: &EvalLine) {
         let step = line.step;
         self.at(step, line.epoch, line.elapsed);
-        let set = line.set.as_deref().map(Evaluated::named);
+        let set = line.set.as_deref().map(EvaluatedData::named);
         self.evaluated = set.or(self.evaluated);
         self.eval_loss.push_some(step, line.loss);
         self.skipped_steps = line.skipped_steps.or(self.skipped_steps);

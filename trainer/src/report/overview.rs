@@ -6,7 +6,7 @@ use super::axis::number;
 use super::classes;
 use super::folder::Run;
 use super::html;
-use super::lines::{Evaluated, Metrics};
+use super::lines::{EvaluatedData, Metrics};
 use super::measures::{self, best, series};
 use super::plot::{self, Curve, Frame, Pen};
 use super::series::Series;
@@ -304,7 +304,7 @@ fn environment_table(environment: &Environment) -> String {
     ];
     let items = environment.items.as_deref().unwrap_or("images");
     let items = html::shortened(items, 40);
-    let evaluated = Evaluated::named(&environment.evaluated).title(&items);
+    let evaluated = EvaluatedData::named(&environment.evaluated).title(&items);
     let training = format!("training {items}");
     let counts = [
         ("ranks", environment.world_size),

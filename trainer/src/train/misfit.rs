@@ -115,6 +115,14 @@ fn data_keys(loaded: &Loaded, error: &DatasetError) -> Option<&'static [&'static
         DatasetError::Settings {
             what: "data.name", ..
         } => Some(&["data.name"]),
+        DatasetError::Settings {
+            what: "data.validation",
+            ..
+        } => Some(&["data.validation"]),
+        DatasetError::Settings {
+            what: "data.evaluate",
+            ..
+        } => Some(&["data.evaluate"]),
         DatasetError::Settings { .. } => Some(&["data.size", "data.dir", "data.name"]),
         _ => None,
     }
