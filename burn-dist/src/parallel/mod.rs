@@ -41,6 +41,7 @@ mod state;
 mod statistics;
 mod step;
 mod taken;
+mod tensor_fields;
 mod trained;
 mod unhooked;
 mod update;
@@ -99,8 +100,8 @@ use weighted::Weights;
 /// 0. With [`ParallelOptions::sync_batch_norm`] they follow the global batch, equally on all ranks.
 ///
 /// A buffer must be a `Param`. A plain `Tensor` field is a constant to Burn: it is not read,
-/// compared, broadcast, cast or saved. Make it a `Param` and freeze it if it must be equal on all
-/// ranks or saved.
+/// compared, broadcast, cast or saved, and [`new`](Self::new) names it in a warning. Make it a
+/// `Param` and freeze it if it must be equal on all ranks or saved.
 ///
 /// **Precision**: if [`ParallelOptions::precision`] is lower than `f32`, layers see their `f32`
 /// parameters cast to that type, and gradients come back in `f32`. The loop casts inputs to
@@ -188,6 +189,9 @@ impl<M: Module> Parallel<M> {
         let (description, parameters, optimizer) =
             tell_others(group, Self::prepare(&model, &optimizer, &options, group))?;
         description.agree(group)?;
+        if group.rank() == 0 {
+            tensor_fields::warn_of(&model);
+        }
         let device = device_of(&model);
         let carried_out =
             options.carried_out(&device, optimizer.whole().contains(&true), group.size());
