@@ -72,7 +72,8 @@ pub enum CollectiveError {
     /// Two ranks called different collectives.
     #[error(
         "the ranks disagree: rank {rank} called {mine}, rank {peer} called {}. Every rank must \
-         call the same collectives in the same order, with the same lengths and types",
+         call the same collectives in the same order, with the same lengths and types. If ranks \
+         have different numbers of batches, use `Parallel::join`",
         theirs.map_or("an unknown collective".into(), |theirs| theirs.to_string())
     )]
     Mismatch {

@@ -86,7 +86,8 @@ impl FaultBoard {
     pub(crate) fn record_left(&self, rank: usize) {
         self.record_gone(
             rank,
-            "it finished and left the group while others still waited for it",
+            "it finished and left the group while others still waited for it. If ranks have \
+             different numbers of batches, use `Parallel::join`",
         );
     }
 
