@@ -3,6 +3,10 @@
 use std::fmt::Display;
 use std::ops::Range;
 
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::transport::TransportError;
 use crate::{Error, ProcessGroup};
 
 /// Largest number of result bytes that all ranks exchange at once.
@@ -115,7 +119,7 @@ fn map_in_pieces<W: Display, T: Display>(
                 Err(error) => RoundMessage::Failed(error.to_string()),
             },
         };
-        for (rank, message) in exchange(group, own, piece)?.into_iter().enumerate() {
+        for (rank, message) in exchange(group, &own, piece)?.into_iter().enumerate() {
             let item = first + rank;
             match message {
                 RoundMessage::Nothing => {}
@@ -135,7 +139,7 @@ fn map_in_pieces<W: Display, T: Display>(
         Some((item, reason)) => RoundMessage::NotTaken(item, reason),
         None => RoundMessage::Nothing,
     };
-    match exchange(group, last, piece)?.swap_remove(0) {
+    match exchange(group, &last, piece)?.swap_remove(0) {
         RoundMessage::NotTaken(item, reason) => Err(MapError::Take { item, reason }),
         _ => Ok(()),
     }
@@ -143,29 +147,19 @@ fn map_in_pieces<W: Display, T: Display>(
 
 /// Checks that all ranks have the same items. A collective call.
 fn check_items(group: &ProcessGroup, items: &Range<usize>) -> Result<(), MapError> {
-    let ends = [items.start, items.end].map(|end| (end as u64).to_le_bytes());
-    let of_ranks = group.gather_bytes(ends.as_flattened())?;
-    let range = |bytes: &[u8]| {
-        let (start, end) = bytes.split_at_checked(8).unwrap_or_default();
-        number(start)..number(end)
-    };
+    let of_ranks: Vec<Range<usize>> = exchange(group, items, IN_FLIGHT)?;
     let Some(rank) = of_ranks.iter().position(|other| *other != of_ranks[0]) else {
         return Ok(());
     };
     Err(MapError::Items {
         rank,
-        ours: range(&of_ranks[0]),
-        theirs: range(&of_ranks[rank]),
+        ours: of_ranks[0].clone(),
+        theirs: of_ranks[rank].clone(),
     })
 }
 
-fn number(bytes: &[u8]) -> usize {
-    let bytes = bytes.try_into().unwrap_or_default();
-    usize::try_from(u64::from_le_bytes(bytes)).unwrap_or(usize::MAX)
-}
-
 /// Message of each rank to all ranks after a round.
-#[derive(Debug, PartialEq)]
+#[derive(Serialize, Deserialize)]
 enum RoundMessage {
     /// It had no item.
     Nothing,
@@ -177,71 +171,39 @@ enum RoundMessage {
     NotTaken(usize, String),
 }
 
-/// Bytes before the content of a message: kind, item, length of the content.
-const HEADER: usize = 1 + 8 + 8;
-
-impl RoundMessage {
-    fn encode(self) -> Vec<u8> {
-        let (kind, item, content) = match self {
-            Self::Nothing => (0, 0, Vec::new()),
-            Self::Result(result) => (1, 0, result),
-            Self::Failed(reason) => (2, 0, reason.into_bytes()),
-            Self::NotTaken(item, reason) => (3, item, reason.into_bytes()),
-        };
-        let mut bytes = Vec::with_capacity(HEADER + content.len());
-        bytes.push(kind);
-        bytes.extend((item as u64).to_le_bytes());
-        bytes.extend((content.len() as u64).to_le_bytes());
-        bytes.extend(content);
-        bytes
-    }
-
-    /// Decodes a whole message.
-    fn decode(mut bytes: Vec<u8>) -> Self {
-        let content = bytes.split_off(HEADER.min(bytes.len()));
-        let text = |content: Vec<u8>| String::from_utf8_lossy(&content).into_owned();
-        match bytes.first() {
-            Some(1) => Self::Result(content),
-            Some(2) => Self::Failed(text(content)),
-            Some(3) => {
-                let item = bytes.get(1..9).map_or(0, number);
-                Self::NotTaken(item, text(content))
-            }
-            _ => Self::Nothing,
-        }
-    }
-
-    /// Length of the whole message, from its first bytes.
-    fn length(bytes: &[u8]) -> usize {
-        let content = bytes.get(9..HEADER).map_or(0, number);
-        HEADER.saturating_add(content)
-    }
-}
-
-/// Gives every rank the messages of all ranks, in rank order. A collective call.
-///
-/// The first piece of each message tells the length, so all ranks know how many pieces follow.
-fn exchange(
+/// Gives every rank the messages of all ranks, in rank order, by pieces of at most `piece` bytes. A
+/// collective call.
+fn exchange<T: Serialize + DeserializeOwned>(
     group: &ProcessGroup,
-    own: RoundMessage,
+    own: &T,
     piece: usize,
-) -> Result<Vec<RoundMessage>, Error> {
-    let own = own.encode();
-    let piece = piece.max(HEADER);
-    let part = |start: usize| {
-        let start = start.min(own.len());
-        &own[start..own.len().min(start.saturating_add(piece))]
-    };
-    let mut all = group.gather_bytes(part(0))?;
-    let lengths = all.iter().map(|bytes| RoundMessage::length(bytes));
-    let longest = lengths.max().unwrap_or(0);
-    for start in (piece..longest).step_by(piece) {
-        let parts = group.gather_bytes(part(start))?;
+) -> Result<Vec<T>, Error> {
+    // Writing to memory does not fail. The others would refuse the empty message.
+    let own = postcard::to_allocvec(own).unwrap_or_default();
+    let lengths = group.gather_bytes(&(own.len() as u64).to_le_bytes())?;
+    let length = |bytes: &Vec<u8>| bytes.as_slice().try_into().map_or(0, u64::from_le_bytes);
+    let longest = lengths.iter().map(length).max().unwrap_or(0);
+    let longest = usize::try_from(longest).unwrap_or(usize::MAX);
+    let mut all = vec![Vec::new(); group.size()];
+    for start in (0..longest).step_by(piece) {
+        let [start, end] = [start, start.saturating_add(piece)].map(|at| at.min(own.len()));
+        let parts = group.gather_bytes(&own[start..end])?;
         for (message, part) in all.iter_mut().zip(parts) {
             message.extend(part);
         }
     }
-    Ok(all.into_iter().map(RoundMessage::decode).collect())
+    let messages = all.iter().enumerate();
+    let messages = messages.map(|(rank, bytes)| {
+        postcard::from_bytes(bytes).map_err(|error| {
+            TransportError::Peer {
+                transport: "group's",
+                rank: group.world_ranks()[rank],
+                reason: format!("sent an invalid result: {error}"),
+            }
+            .into()
+        })
+    });
+    messages.collect()
 }
 
 #[cfg(test)]
