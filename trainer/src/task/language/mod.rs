@@ -8,14 +8,14 @@ mod texts;
 
 use std::marker::PhantomData;
 
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use burn_dist::ProcessGroup;
 use models::LanguageModel;
 
 use crate::config::metric::Measure;
 use crate::config::{AnyTask, EvalSet, LanguageConfig};
 use crate::error::TrainError;
-use crate::task::loss::{row_losses, summed_cross_entropy};
+use crate::task::loss::{Targets, row_losses};
 use crate::task::open::Input;
 use crate::task::reading::Reading;
 use crate::task::{Evaluation, Facts, Items, Loss, Pass, Plain, Task, Words, not_computed};
@@ -43,34 +43,15 @@ impl<M> Language<M> {
 pub struct Batch {
     /// \[windows, tokens\].
     inputs: Tensor<2, Int>,
-    /// \[windows × tokens\].
-    targets: Tensor<1, Int>,
-    /// 1 for each target that counts, else 0; `None` if all do. \[windows × tokens\].
-    counts: Option<Tensor<1>>,
-    /// Number of targets that count.
-    tokens: usize,
+    /// The token that follows each, \[windows × tokens\].
+    targets: Targets,
 }
 
 impl Batch {
     fn new(batch: HostBatch, device: &Device) -> Self {
-        let HostBatch {
-            inputs,
-            targets,
-            counts,
-            shape,
-        } = batch;
-        let [windows, tokens] = shape;
-        let rows = windows * tokens;
-        let counted = counts.iter().filter(|counts| **counts).count();
-        let mask = (counted < rows).then(|| {
-            let counts = TensorData::new(counts, [rows]);
-            Tensor::<1, Bool>::from_data(counts, device).float()
-        });
         Self {
-            inputs: Tensor::from_data(TensorData::new(inputs, shape), device),
-            targets: Tensor::from_data(TensorData::new(targets, [rows]), device),
-            counts: mask,
-            tokens: counted,
+            inputs: Tensor::from_data(TensorData::new(batch.inputs, batch.shape), device),
+            targets: Targets::new(batch.targets, batch.counts, device),
         }
     }
 }
@@ -141,10 +122,7 @@ impl<M: LanguageModel> Task for Language<M> {
 
     fn loss(&self, model: &M, batch: Batch, dtype: FloatDType) -> Loss {
         let logits = model.forward(batch.inputs, dtype).flatten(0, 1);
-        Loss {
-            value: summed_cross_entropy(logits, batch.targets, batch.counts),
-            weight: batch.tokens as f64,
-        }
+        batch.targets.loss(logits)
     }
 
     fn blank(&self, items: usize) -> HostBatch {
@@ -163,7 +141,7 @@ impl<M: LanguageModel> Task for Language<M> {
         let counts = batch.counts.clone();
         let batch = Batch::new(batch, on.device);
         let logits = model.forward(batch.inputs, on.dtype).flatten(0, 1);
-        let losses = row_losses(logits, batch.targets);
+        let losses = row_losses(logits, batch.targets.classes);
         Ok(Scored {
             losses: Reading::start(vec![losses]).map_err(not_computed)?,
             counts,

@@ -10,7 +10,7 @@ mod sums;
 
 use std::marker::PhantomData;
 
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use burn_dist::ProcessGroup;
 use models::Segmenter;
 
@@ -18,7 +18,7 @@ use crate::config::metric::Measure;
 use crate::config::{AnyTask, EvalSet, SegmentationConfig};
 use crate::error::TrainError;
 use crate::run::environment::Environment;
-use crate::task::loss::{row_losses, summed_cross_entropy};
+use crate::task::loss::{Targets, row_losses};
 use crate::task::open::Input;
 use crate::task::reading::Reading;
 use crate::task::{Evaluation, Facts, Items, Loss, Pass, Plain, Task, Words, not_computed};
@@ -49,37 +49,22 @@ impl<M> Segmentation<M> {
 pub struct Batch {
     /// \[images, channels, height, width\].
     images: Tensor<4>,
-    /// Class of each pixel, \[images × pixels\]. Pixels that do not count have 0.
-    labels: Tensor<1, Int>,
-    /// 1 for each pixel that counts, else 0; `None` if all do. \[images × pixels\].
-    counts: Option<Tensor<1>>,
-    /// Number of pixels that count.
-    pixels: usize,
+    /// Class of each pixel, \[images × pixels\].
+    targets: Targets,
 }
 
 impl Batch {
     fn new(batch: &HostBatch, device: &Device) -> Self {
-        let pixels = batch.labels.len();
-        let counts: Vec<bool> = batch.labels.iter().map(|label| *label != IGNORED).collect();
-        let counted = counts.iter().filter(|counts| **counts).count();
-        let label = |label: &u8| {
-            if *label == IGNORED {
-                0
-            } else {
-                i32::from(*label)
-            }
+        let counts = batch.labels.iter().map(|label| *label != IGNORED);
+        let class = |label: &u8| match *label {
+            IGNORED => 0,
+            class => i32::from(class),
         };
-        let labels: Vec<i32> = batch.labels.iter().map(label).collect();
-        let mask = (counted < pixels).then(|| {
-            let counts = TensorData::new(counts, [pixels]);
-            Tensor::<1, Bool>::from_data(counts, device).float()
-        });
+        let classes = batch.labels.iter().map(class).collect();
         let images = TensorData::new(batch.images.clone(), batch.shape);
         Self {
             images: Tensor::from_data(images, device),
-            labels: Tensor::from_data(TensorData::new(labels, [pixels]), device),
-            counts: mask,
-            pixels: counted,
+            targets: Targets::new(classes, counts.collect(), device),
         }
     }
 }
@@ -142,10 +127,7 @@ impl<M: Segmenter> Task for Segmentation<M> {
 
     fn loss(&self, model: &M, batch: Batch, dtype: FloatDType) -> Loss {
         let logits = model.forward(batch.images.cast(dtype)).flatten(0, 1);
-        Loss {
-            value: summed_cross_entropy(logits, batch.labels, batch.counts),
-            weight: batch.pixels as f64,
-        }
+        batch.targets.loss(logits)
     }
 
     fn blank(&self, items: usize) -> HostBatch {
@@ -161,11 +143,11 @@ impl<M: Segmenter> Task for Segmentation<M> {
     }
 
     fn score(&self, model: &M, batch: HostBatch, on: Pass<'_>) -> Result<Scored, TrainError> {
-        let Batch { images, labels, .. } = Batch::new(&batch, on.device);
+        let Batch { images, targets } = Batch::new(&batch, on.device);
         let logits = model.forward(images.cast(on.dtype)).flatten::<2>(0, 1);
         let logits = logits.cast(FloatDType::F32);
         let predicted = logits.clone().argmax(1).squeeze_dim::<1>(1).float();
-        let losses = row_losses(logits, labels);
+        let losses = row_losses(logits, targets.classes);
         Ok(Scored {
             numbers: Reading::start(vec![losses, predicted]).map_err(not_computed)?,
             labels: batch.labels,
