@@ -17,7 +17,8 @@ use crate::layers::read;
 /// | layer | computed by |
 /// |---|---|
 /// | `Linear`, `Conv2d`, `MaxPool2d`, `Gelu`, `Relu` | `kernels::ops`, on CPUs and GPUs |
-/// | `LayerNorm`, `BatchNorm`, `GroupNorm`, `RmsNorm` | Burn, in f32 |
+/// | `LayerNorm`, `GroupNorm`, `RmsNorm` | Burn, in f32 |
+/// | `BatchNorm` | Burn, in the type of the input, which its running statistics have |
 /// | `Lstm`, `Gru` | Burn, in f32: in a lower precision they mix types and panic |
 ///
 /// ```
@@ -134,7 +135,15 @@ macro_rules! normalizes {
     )+};
 }
 
-normalizes!(LayerNorm, BatchNorm, GroupNorm, RmsNorm);
+normalizes!(LayerNorm, GroupNorm, RmsNorm);
+
+impl<const D: usize> Compute<Tensor<D>> for BatchNorm {
+    type Output = Tensor<D>;
+
+    fn compute(&self, x: Tensor<D>) -> Tensor<D> {
+        self.forward(x)
+    }
+}
 
 impl Compute<(Tensor<3>, Option<LstmState<2>>)> for Lstm {
     type Output = (Tensor<3>, LstmState<2>);
