@@ -6,8 +6,8 @@ use std::fmt::{self, Write};
 
 use burn::module::Module;
 
-/// Layers of Burn whose plain tensors follow from their configuration.
-const CONSTANT: [&str; 2] = ["RotaryEncoding", "PositionalEncoding"];
+/// Types of Burn whose tensors follow from their configuration, or reach visitors as a `Param`.
+const KNOWN: [&str; 3] = ["RotaryEncoding", "PositionalEncoding", "RunningState"];
 /// Largest description of a model that is read, in bytes. A longer one prints data of its own.
 const MOST: usize = 1 << 22;
 
@@ -93,8 +93,8 @@ impl Reader {
     fn begin(&mut self, list: bool) {
         let parent = self.open.last().map(|frame| frame.of.as_str());
         if self.word == "BridgeTensor" && parent == Some("Tensor") {
-            let constant = |frame: &Frame| CONSTANT.contains(&frame.of.as_str());
-            if !self.open.iter().any(constant) {
+            let known = |frame: &Frame| KNOWN.contains(&frame.of.as_str());
+            if !self.open.iter().any(known) {
                 self.found.push(self.path());
             }
         }
