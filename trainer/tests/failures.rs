@@ -63,31 +63,7 @@ fn a_stopped_rank_is_named() {
     }
 }
 
-/// The launcher has not interrupted the others.
-#[test]
-fn an_interrupted_rank_is_named_by_the_others() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = folder.path().join("run");
-    let port = free_port();
-    let start = |rank| {
-        Trial::tiny_at(&run, &[], &["train.epochs=1000000"])
-            .rank(rank, 2, &port)
-            .start()
-    };
-    let [main, other] = [start(0), start(1)];
-    let begin = Instant::now();
-    while !run.join("evaluation.json").exists() {
-        assert!(begin.elapsed() < LIMIT);
-        thread::sleep(Duration::from_millis(10));
-    }
-    kill_process(other.pid(), Signal::INT).unwrap();
-    other.wait(Duration::from_secs(10)).assert_code(130);
-    main.wait(Duration::from_secs(10))
-        .assert_code(1)
-        .assert_stderr(&["rank 1 failed: stopped by SIGINT"]);
-}
-
-/// This also holds while a rank waits for a third.
+/// The launcher has not told the others.
 #[test]
 fn a_rank_that_a_signal_ends_while_ranks_connect_is_named() {
     for (victim, signal, code, told) in [
@@ -152,20 +128,43 @@ fn ranks_that_do_not_come_are_named_after_a_while() {
     elsewhere.assert_stderr(&["rank 1 has not reached rank 0 at 127.0.0.1", "in 10 s"]);
 }
 
+/// Settings of a run whose step takes long.
+const LONG_STEP: [&str; 4] = [
+    "data.train_samples=60000",
+    "train.batch_size=60000",
+    "train.micro_batch_size=2",
+    "data.test_samples=10",
+];
+
+/// Said at the first Ctrl-C.
+const AGAIN: &str = "stopping after this step with a checkpoint; Ctrl-C again ends at once";
+
 #[test]
-fn an_interrupt_ends_the_run_at_once() {
-    let running = endless(&[]);
-    let launcher = running.pid();
-    assert_eq!(running.processes().len(), 3);
-    let begin = Instant::now();
-    kill_process(launcher, Signal::INT).unwrap();
-    let finished = running.wait(Duration::from_secs(10));
-    let time = begin.elapsed();
-    assert!(time < Duration::from_secs(3), "{time:?}");
-    finished
-        .assert_code(130)
-        .assert_stderr(&["stopped by SIGINT"])
-        .assert_nobody_left();
+fn a_second_interrupt_ends_the_run_at_once() {
+    for nproc in ["1", "2"] {
+        let mut running = Trial::tiny(&["--nproc", nproc], &LONG_STEP).start();
+        let metrics = running.path("run/metrics.jsonl");
+        let begin = Instant::now();
+        while !metrics.exists() {
+            assert!(begin.elapsed() < LIMIT);
+            thread::sleep(Duration::from_millis(10));
+        }
+        // The training begins right after.
+        thread::sleep(Duration::from_millis(300));
+        kill_process(running.pid(), Signal::INT).unwrap();
+        thread::sleep(Duration::from_millis(300));
+        assert!(running.goes_on(), "the first one ended it");
+        let begin = Instant::now();
+        kill_process(running.pid(), Signal::INT).unwrap();
+        let finished = running.wait(Duration::from_secs(10));
+        let time = begin.elapsed();
+        assert!(time < Duration::from_secs(3), "{time:?}");
+        finished
+            .assert_code(130)
+            .assert_stderr(&[AGAIN, "stopped by SIGINT"])
+            .assert_nobody_left();
+        assert_eq!(finished.stderr.matches(AGAIN).count(), 1);
+    }
 }
 
 #[test]
@@ -185,6 +184,8 @@ fn a_polite_signal_ends_the_run_with_a_checkpoint() {
         (Signal::XCPU, to_rank, &[]),
         (Signal::XCPU, to_launcher, &[]),
         (Signal::TERM, to_rank, &[]),
+        (Signal::INT, to_launcher, &[]),
+        (Signal::INT, to_rank, &[]),
     ] {
         // An epoch may end, and be the best, before the signal arrives.
         let running = endless(&[settings, &["checkpoint.best=false"]].concat());
@@ -193,6 +194,8 @@ fn a_polite_signal_ends_the_run_with_a_checkpoint() {
         finished.assert_code(75).assert_nobody_left();
         let told = "start the run again with --resume auto";
         assert!(finished.stdout.contains(told), "{}", finished.stdout);
+        let to_main = signal == Signal::INT && target as usize == to_launcher as usize;
+        assert_eq!(finished.stderr.contains(AGAIN), to_main);
         let checkpoints = std::fs::read_dir(finished.path("run/checkpoints")).unwrap();
         let names: Vec<_> = checkpoints
             .map(|entry| entry.unwrap().file_name())
@@ -217,10 +220,9 @@ fn a_single_rank_ends_at_a_signal() {
     let mut running = Trial::tiny(&["--nproc", "1"], &["train.epochs=1000000"]).start();
     running.wait_for_metrics(1);
     kill_process(running.pid(), Signal::INT).unwrap();
-    running
-        .wait(Duration::from_secs(3))
-        .assert_code(130)
-        .assert_stderr(&["stopped by SIGINT"]);
+    let finished = running.wait(Duration::from_secs(10));
+    finished.assert_code(75).assert_stderr(&[AGAIN]);
+    assert!(finished.path("run/checkpoints").is_dir());
 }
 
 #[test]
@@ -367,6 +369,11 @@ fn divergence_is_an_error_on_all_ranks() {
             .assert_stderr(&["training diverged", "optimizer.lr"])
             .assert_nobody_left();
         assert_eq!(finished.stderr.matches("diverged").count(), 1);
+        assert!(
+            !finished.stderr.contains("exited with"),
+            "{}",
+            finished.stderr
+        );
         // Earlier lines are complete JSON.
         assert!(finished.losses().iter().all(|loss| loss.is_finite()));
     }

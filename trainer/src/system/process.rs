@@ -11,7 +11,7 @@ use crate::system::{panics, signals, threads};
 
 /// Prepares this process to be the rank in `world`, as the program `trainer` does.
 ///
-/// - SIGTERM, SIGUSR1, SIGXCPU and the end of the launcher end a training with a checkpoint.
+/// - SIGINT, SIGTERM, SIGUSR1, SIGXCPU and the end of the launcher end a training with a checkpoint.
 /// - A panic ends all ranks rather than leave the others waiting.
 /// - The calling thread joins the compute pool.
 ///
@@ -32,7 +32,7 @@ pub fn prepare_process(world: &World) -> io::Result<()> {
 fn prepare(world: &World) -> io::Result<()> {
     // The own launcher reports the reason itself.
     let speaks = world.is_main() && world.launch() != Launch::Local;
-    signals::listen(speaks).map_err(of_limit)?;
+    signals::listen(world).map_err(of_limit)?;
     let gone = move |who| signals::launcher_is_gone(who, speaks);
     launch::when_launcher_is_gone(world, gone).map_err(of_limit)?;
     // If the local size is only assumed, the other ranks may be on other machines.

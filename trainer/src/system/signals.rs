@@ -1,19 +1,20 @@
 //! Signals of a rank.
 //!
-//! Ctrl-C ends it at once. SIGTERM (from `scancel` and preemption), SIGUSR1 (from Slurm's
-//! `--signal`), SIGXCPU (at a CPU time limit) and the end of the launcher end a training with a
-//! checkpoint.
+//! SIGINT (Ctrl-C), SIGTERM (from `scancel` and preemption), SIGUSR1 (from Slurm's `--signal`),
+//! SIGXCPU (at a CPU time limit) and the end of the launcher end a training with a checkpoint. A
+//! second Ctrl-C or SIGTERM ends it at once.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use burn_dist::world::{Launch, World};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXCPU, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-/// A SIGTERM within this time of another counts as the same. A signal to the whole process group
+/// A signal within this time of another counts as the same. A signal to the whole process group
 /// reaches a rank twice: from its sender and from the launcher.
 const SAME: Duration = Duration::from_secs(1);
 
@@ -47,58 +48,102 @@ pub fn survive_large_files() -> io::Result<()> {
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map(drop)
 }
 
-/// Handles signals from now on, and reports them if this process `speaks`.
+/// Handles signals of the rank in `world` from now on.
 ///
-/// - SIGINT ends the process with 128 + its number.
-/// - SIGTERM does so without a training, and the second time, if over a second apart.
+/// - SIGINT and SIGTERM end the process with 128 + their number, without a training or the second
+///   time. A launcher may send a copy within a second, which does not count.
 /// - SIGXCPU, which repeats every second, does so without a training.
 /// - While a training [begins](Beginning), SIGTERM and SIGXCPU end the process with the exit code
 ///   of a pause. So does SIGUSR1 while the rank [waits](Waiting).
-/// - After a pause ([`Heed::pause`]), the first SIGTERM is ignored, since the process is ending. A
-///   second one ends it with the exit code of a pause.
+/// - After a pause ([`Heed::pause`]), the first SIGINT or SIGTERM is ignored, since the process is
+///   ending. A second one ends it with the exit code of a pause.
 ///
 /// # Errors
 /// Fails if the system refuses the handlers or their thread.
-pub fn listen(speaks: bool) -> io::Result<()> {
+pub fn listen(world: &World) -> io::Result<()> {
     survive_large_files()?;
-    SPEAKS.store(speaks, Ordering::SeqCst);
+    let mut listener = Listener::of(world);
+    SPEAKS.store(listener.speaks, Ordering::SeqCst);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGXCPU])?;
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
-            let mut heeded_at: Option<Instant> = None;
-            let mut asked_to_leave = false;
             for signal in signals.forever() {
-                let before = REQUESTED.load(Ordering::SeqCst);
-                let trains = HEEDED.load(Ordering::SeqCst);
-                let heeded = trains && before != SIGTERM;
-                let paused = PAUSED.load(Ordering::SeqCst);
-                match signal {
-                    SIGUSR1 | SIGXCPU if paused => {}
-                    SIGTERM if paused && !asked_to_leave => {
-                        asked_to_leave = true;
-                    }
-                    SIGUSR1 | SIGXCPU if before == SIGTERM => {}
-                    // It repeats every second, even when the training has just ended.
-                    SIGXCPU if before == SIGXCPU => {}
-                    SIGUSR1 => {
-                        REQUESTED.store(signal, Ordering::SeqCst);
-                        // The order matters: see `Waiting::start`.
-                        if WAITING.load(Ordering::SeqCst) {
-                            end(signal, speaks);
-                        }
-                    }
-                    SIGXCPU if trains => REQUESTED.store(signal, Ordering::SeqCst),
-                    SIGTERM if heeded => {
-                        heeded_at = Some(Instant::now());
-                        REQUESTED.store(signal, Ordering::SeqCst);
-                    }
-                    SIGTERM if heeded_at.is_some_and(|at| at.elapsed() < SAME) => {}
-                    _ => end(signal, speaks),
-                }
+                listener.hear(signal);
             }
         })?;
     Ok(())
+}
+
+/// Said at the first Ctrl-C of a training.
+const INTERRUPTED: &str = "stopping after this step with a checkpoint; Ctrl-C again ends at once";
+
+/// The state of the thread that handles signals.
+struct Listener {
+    launch: Launch,
+    is_main: bool,
+    /// Whether this process reports what ends it. The own launcher does that itself.
+    speaks: bool,
+    /// When a training was asked to end.
+    heeded_at: Option<Instant>,
+    /// Whether a signal came after the pause.
+    asked_to_leave: bool,
+}
+
+impl Listener {
+    fn of(world: &World) -> Self {
+        Self {
+            launch: world.launch(),
+            is_main: world.is_main(),
+            speaks: world.is_main() && world.launch() != Launch::Local,
+            heeded_at: None,
+            asked_to_leave: false,
+        }
+    }
+
+    fn hear(&mut self, signal: i32) {
+        let before = REQUESTED.load(Ordering::SeqCst);
+        let trains = HEEDED.load(Ordering::SeqCst);
+        let paused = PAUSED.load(Ordering::SeqCst);
+        let ending = matches!(before, SIGTERM | SIGINT);
+        match signal {
+            SIGUSR1 | SIGXCPU if paused || ending => {}
+            SIGTERM | SIGINT if paused && !self.asked_to_leave => {
+                self.asked_to_leave = true;
+            }
+            // It repeats every second, even when the training has just ended.
+            SIGXCPU if before == SIGXCPU => {}
+            SIGUSR1 => {
+                REQUESTED.store(signal, Ordering::SeqCst);
+                // The order matters: see `Waiting::start`.
+                if WAITING.load(Ordering::SeqCst) {
+                    end(signal, self.speaks);
+                }
+            }
+            SIGXCPU if trains => REQUESTED.store(signal, Ordering::SeqCst),
+            SIGTERM | SIGINT if trains && !ending => {
+                self.heeded_at = Some(Instant::now());
+                REQUESTED.store(signal, Ordering::SeqCst);
+                if signal == SIGINT && self.is_main {
+                    crate::system::output::complain(INTERRUPTED);
+                }
+            }
+            SIGTERM | SIGINT if self.is_copy(before, signal) => {}
+            _ => end(signal, self.speaks),
+        }
+    }
+
+    /// Whether a launcher sent `signal` because of the signal `before`, which this rank has heard.
+    fn is_copy(&self, before: i32, signal: i32) -> bool {
+        let soon = self.heeded_at.is_some_and(|at| at.elapsed() < SAME);
+        match (before, signal, self.launch) {
+            // A terminal reaches both. At a second Ctrl-C, the launcher sends SIGTERM.
+            (SIGINT, SIGINT, Launch::Local) => true,
+            (SIGINT, SIGTERM, Launch::Local) => false,
+            (SIGINT, SIGINT, Launch::Single) | (SIGTERM, SIGINT, _) => false,
+            _ => soon,
+        }
+    }
 }
 
 fn end(signal: i32, speaks: bool) -> ! {
@@ -107,7 +152,7 @@ fn end(signal: i32, speaks: bool) -> ! {
         std::thread::sleep(ENDING);
     }
     crate::system::output::screen::restore();
-    if signal == SIGTERM && PAUSED.load(Ordering::SeqCst) {
+    if matches!(signal, SIGTERM | SIGINT) && PAUSED.load(Ordering::SeqCst) {
         crate::system::output::flush();
         std::process::exit(crate::STOPPED_EARLY);
     }
@@ -132,7 +177,7 @@ fn end(signal: i32, speaks: bool) -> ! {
 }
 
 /// Prefix of the message of a rank ended by a signal.
-const STOPPED_BY: &str = "stopped by ";
+pub(crate) const STOPPED_BY: &str = "stopped by ";
 
 /// Time limit for the end by a signal.
 const ENDING: Duration = Duration::from_secs(5);
@@ -292,7 +337,7 @@ mod tests {
             kill_process(getpid(), signal).unwrap();
             std::thread::sleep(Duration::from_millis(200));
         };
-        listen(false).unwrap();
+        listen(&World::single()).unwrap();
         let heed = Heed::start();
         send(Signal::TERM);
         assert_eq!(request(), Some("SIGTERM"));

@@ -346,6 +346,10 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
     /// All processes of this run.
     pub fn processes(&self) -> Vec<Pid> {
         processes_of(self.folder.path())

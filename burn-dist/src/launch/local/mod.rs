@@ -34,8 +34,10 @@ pub const MAX_LOCAL_RANKS: usize = 1024;
 const GRACE: Duration = Duration::from_secs(1);
 /// Time from SIGTERM to SIGKILL.
 const AFTER_TERM: Duration = Duration::from_secs(2);
-/// Time for ranks to end after Ctrl-C.
-const AFTER_INTERRUPT: Duration = Duration::from_secs(2);
+/// How much later ranks get a Ctrl-C that the terminal seems to have sent to them too.
+const AFTER_TERMINAL: Duration = Duration::from_secs(1);
+/// Time for ranks to end after a second Ctrl-C.
+const AFTER_SECOND_INTERRUPT: Duration = Duration::from_secs(1);
 /// Time for ranks to end after a second SIGTERM.
 const AFTER_SECOND_TERM: Duration = Duration::from_secs(2);
 /// Pause between looks at the ranks without a signal.
@@ -172,10 +174,10 @@ impl LocalLauncher {
         self
     }
 
-    /// Sets the time for ranks to end after the launcher gets SIGTERM.
+    /// Sets the time for ranks to end after the launcher gets SIGINT or SIGTERM.
     ///
-    /// By default they get as long as they need for their step and a checkpoint. A second SIGTERM
-    /// ends them within 2 s, SIGKILL at once.
+    /// By default they get as long as they need for their step and a checkpoint. A second SIGINT
+    /// ends them within 1 s and a third at once, a second SIGTERM within 2 s, SIGKILL at once.
     pub fn stop_grace(mut self, grace: Duration) -> Self {
         self.stop_grace = Some(grace);
         self
@@ -210,7 +212,7 @@ impl LocalLauncher {
     /// ```
     ///
     /// SIGINT, SIGTERM and SIGUSR1 are passed to the ranks. Ranks may see one twice, since a
-    /// terminal's Ctrl-C also goes to them directly.
+    /// terminal's Ctrl-C also goes to them directly. After a second SIGINT they get SIGTERM.
     ///
     /// # Errors
     /// Fails if the ranks cannot be started; started ones are killed. Also fails in a rank of a
@@ -263,6 +265,7 @@ impl LocalLauncher {
             first_failed: None,
             ending: None,
             signal: None,
+            interrupts: 0,
             terminated: false,
             told: false,
         };
@@ -308,6 +311,8 @@ struct Watch<'a> {
     ending: Option<Ending>,
     /// The signal that ended the run, if it came before any failure.
     signal: Option<i32>,
+    /// Number of SIGINTs so far.
+    interrupts: usize,
     /// Whether SIGTERM has come.
     terminated: bool,
     /// Whether a signal has requested an end or an early stop.
@@ -405,17 +410,25 @@ impl Watch<'_> {
     /// Handles Ctrl-C, which a terminal also sends to the ranks.
     fn interrupt(&mut self, by_terminal: bool) {
         let now = Instant::now();
-        if self.signal == Some(Signal::INT.as_raw()) {
-            return self.end(None, Some(now)); // The second time: at once.
-        }
+        self.interrupts += 1;
         self.note_signal(Signal::INT);
-        // If the sender was not a terminal after all, the remaining ranks get the signal a little
-        // later.
-        let ask = match by_terminal {
-            true => now + AFTER_INTERRUPT / 2,
-            false => now,
-        };
-        self.end(Some((ask, Signal::INT)), Some(now + AFTER_INTERRUPT));
+        match self.interrupts {
+            1 => {
+                // If the sender was not a terminal after all, the remaining ranks get the signal a
+                // little later.
+                let ask = match by_terminal {
+                    true => now + AFTER_TERMINAL,
+                    false => now,
+                };
+                let kill = self.launcher.stop_grace.map(deadline::after);
+                self.end(Some((ask, Signal::INT)), kill);
+            }
+            2 => {
+                let kill = Some(now + AFTER_SECOND_INTERRUPT);
+                self.end(Some((now, Signal::TERM)), kill);
+            }
+            _ => self.end(None, Some(now)),
+        }
     }
 
     fn terminate(&mut self) {
