@@ -7,7 +7,7 @@ use crate::launch::{LaunchError, WorldError};
 use crate::rendezvous::RendezvousError;
 use crate::thread_limit::NoThreads;
 use crate::transport::TransportError;
-use crate::wire::SecretError;
+use crate::wire::{Fault, SecretError};
 
 /// Any error of this crate.
 #[derive(thiserror::Error)]
@@ -129,6 +129,8 @@ pub enum CollectiveError {
     Unusable {
         /// The first error.
         first: String,
+        /// The failure of another rank, if that was the first error.
+        fault: Option<Fault>,
     },
     /// A mean of integers was requested.
     #[error("the mean of {dtype} is not an {dtype}. Use a sum, or a floating-point type")]
@@ -173,3 +175,19 @@ pub enum CollectiveError {
 }
 
 crate::debug_is_display!(CollectiveError);
+
+impl CollectiveError {
+    /// The rank of the run whose failure ended this collective, and that rank with its reason in
+    /// words, if it was another rank.
+    ///
+    /// The number is `None` for the launcher, or for rank 0 as the host of the store.
+    pub fn of_another_rank(&self) -> Option<(Option<usize>, &str)> {
+        match self {
+            Self::PeerFailed { failed, reason, .. } => Some((*failed, reason)),
+            Self::Unusable {
+                fault: Some(fault), ..
+            } => Some((fault.rank, &fault.reason)),
+            _ => None,
+        }
+    }
+}

@@ -7,8 +7,10 @@ use std::process::{ExitCode, Termination};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::error::CollectiveError;
 use crate::group::{Abort, GroupOptions, ProcessGroup};
-use crate::launch::LocalLauncher;
+use crate::launch::{LocalLauncher, RankExit, RankFailure};
+use crate::parallel::ParallelError;
 use crate::world::{Launch, World};
 
 /// Exit code of a program that panicked.
@@ -101,7 +103,10 @@ impl Run {
         match (world.launch(), nproc) {
             (Launch::Single, Some(nproc)) if nproc != 1 => {
                 let outcome = LocalLauncher::new(nproc).run()?;
-                if outcome.failure().is_some() {
+                if outcome
+                    .failure()
+                    .is_some_and(|failure| !has_spoken(failure))
+                {
                     eprintln!("error: {outcome}");
                 }
                 return Ok(outcome.exit_code().into());
@@ -179,12 +184,36 @@ fn be_rank<T: Termination>(
     match outcome {
         Ok(Ok(done)) => done.report(),
         Ok(Err(error)) => {
+            // The rank that caused it has printed it.
+            let of_another = is_of_another_rank(error.as_ref());
             let error = with_causes(error.as_ref());
             group.abort(&error);
-            say(&error);
+            if !of_another || world.launch() != Launch::Local {
+                say(&error);
+            }
             ExitCode::FAILURE
         }
         Err(_) => PANICKED.into(),
+    }
+}
+
+/// Whether the rank has printed the error that it told the others.
+fn has_spoken(failure: &RankFailure) -> bool {
+    let by_itself = failure.exit() == RankExit::Code(1) && !failure.held_others_up();
+    by_itself && failure.reason().is_some()
+}
+
+/// Whether a collective failed because of another rank.
+fn is_of_another_rank(error: &(dyn Error + 'static)) -> bool {
+    let own = error.downcast_ref::<CollectiveError>();
+    let library = error.downcast_ref::<crate::Error>();
+    let parallel = error.downcast_ref::<ParallelError>();
+    let found = own
+        .or_else(|| library?.collective())
+        .or_else(|| parallel?.collective());
+    match found {
+        Some(error) => error.of_another_rank().is_some(),
+        None => error.source().is_some_and(is_of_another_rank),
     }
 }
 

@@ -124,13 +124,20 @@ pub(super) struct Engine {
     own_limit: Option<Duration>,
 }
 
+/// The first error of a group.
+struct FirstError {
+    text: String,
+    /// The rank that caused it, with its reason in words, if it was another one.
+    fault: Option<Fault>,
+}
+
 /// Poisons the group after the first failure, and keeps the reason.
 ///
 /// All groups of this rank share it, because a failure of one of them ends the run. They also share
 /// the folder of the flight recorder.
 #[derive(Clone)]
 pub(super) struct Poison {
-    first: Arc<Mutex<Option<String>>>,
+    first: Arc<Mutex<Option<FirstError>>>,
     store: Option<Arc<Store>>,
     /// Highest number among the groups of this rank.
     highest: Arc<AtomicU64>,
@@ -184,14 +191,17 @@ impl Poison {
 
     /// Tells all ranks. A collective that runs here ends together with those of the others.
     pub fn inject(&self, reason: &str) {
-        self.inject_because_of(None, reason);
+        self.inject_because_of(None, reason, None);
     }
 
-    /// Does the same, and blames rank `culprit` of the world.
-    fn inject_because_of(&self, culprit: Option<usize>, reason: &str) {
+    /// Does the same, and blames rank `culprit` of the world, which has failed with `fault`.
+    fn inject_because_of(&self, culprit: Option<usize>, reason: &str, fault: Option<Fault>) {
         let mut first = self.first.lock();
         if first.is_none() {
-            *first = Some(reason.to_owned());
+            *first = Some(FirstError {
+                text: reason.to_owned(),
+                fault,
+            });
             if let Some(store) = &self.store {
                 store.abort_because_of(culprit, reason);
             }
@@ -202,14 +212,16 @@ impl Poison {
     pub fn fault(&self) -> Option<String> {
         let first = self.first.lock();
         let theirs = || self.store.as_ref()?.faults().get();
-        first.clone().or_else(|| Some(theirs()?.to_string()))
+        let own = first.as_ref().map(|first| first.text.clone());
+        own.or_else(|| Some(theirs()?.to_string()))
     }
 
     fn check(&self) -> Result<(), CollectiveError> {
         let first = self.first.lock();
         match &*first {
             Some(first) => Err(CollectiveError::Unusable {
-                first: first.clone(),
+                first: first.text.clone(),
+                fault: first.fault.clone(),
             }),
             None => Ok(()),
         }
@@ -502,7 +514,12 @@ impl Engine {
                 let folder = self.poison.records();
                 self.recorder
                     .dump(explained.rank, self.members.label(), folder.as_deref());
-                self.poison.inject_because_of(culprit, &error.to_string());
+                let fault = error.of_another_rank().map(|(rank, reason)| Fault {
+                    rank,
+                    reason: reason.to_owned(),
+                });
+                self.poison
+                    .inject_because_of(culprit, &error.to_string(), fault);
                 mpi::note_failure();
                 Err(error.into())
             }

@@ -184,7 +184,7 @@ fn run<N: Nccl>(nccl: &N, inside: &Inside, member: &mut Member<N>, job: Job<N>) 
     let group = &member.group;
     let Some(connected) = member.connected.as_mut() else {
         let first = member.first_error.clone().unwrap_or_default();
-        let _ = answer.send(Err(CollectiveError::Unusable { first }.into()));
+        let _ = answer.send(Err(CollectiveError::Unusable { first, fault: None }.into()));
         return;
     };
     let done = carry_out(
