@@ -176,6 +176,18 @@ pub enum TrainError {
         value: f64,
         /// Steps done before the model that produced the value.
         state: u64,
+    /// A run skipped nearly all its steps.
+    #[error(
+        "{skipped} of {steps} steps were skipped, because their gradients overflowed in f16, so \
+         the model did not learn. Lower optimizer.lr or loss_scale.initial, set train.clip_norm, \
+         or use train.precision = \"bf16\""
+    )]
+    Skipped {
+        /// Skipped steps.
+        skipped: u64,
+        /// Steps of the run.
+        steps: u64,
+    },
     },
     /// A result cannot be read from the device, most often because its memory ran out.
     #[error(
@@ -373,6 +385,7 @@ impl TrainError {
     pub fn is_same_on_all_ranks(&self) -> bool {
         matches!(
             self,
+                | Self::Skipped { .. }
             Self::Diverged { .. }
                 | Self::Misfit(_)
                 | Self::ConfigDiffers { .. }

@@ -47,7 +47,7 @@ use crate::train::context::TrainContext;
 use crate::train::early_stopping::watched;
 use crate::train::flat_loss::FlatLoss;
 use crate::train::progress::{Meta, Progress};
-use crate::train::record::{Recorder, Requests};
+use crate::train::record::{Recorder, Requests, Skipped};
 use crate::train::schedule::Schedule;
 
 /// A run in progress.
@@ -101,12 +101,30 @@ impl<T: Task> Training<'_, T> {
                 end = Some(End::Complete);
             }
         };
+        self.check_skipped(&end)?;
         let saved = self.save_end(&end)?;
         let summary = self.summary(end, saved)?;
         for callback in &mut self.callbacks {
             callback.on_end(&summary).map_err(failed)?;
         }
         Ok(summary)
+    }
+
+    /// Fails if a run at its end has skipped nearly all its steps. A trial may do so: the loss scale
+    /// is still too high after three steps.
+    fn check_skipped(&self, end: &End) -> Result<(), TrainError> {
+        let counted = Skipped {
+            skipped: self.recorder.skipped_steps().unwrap_or(0),
+            steps: self.progress.steps,
+        };
+        let trial = self.context.config.train.fast_dev_run;
+        match counted.is_nearly_all() && !trial && !matches!(end, End::Paused(_)) {
+            true => Err(TrainError::Skipped {
+                skipped: counted.skipped,
+                steps: counted.steps,
+            }),
+            false => Ok(()),
+        }
     }
 
     /// The end of a resumed run that has nothing left to do. A run that stopped early goes on only
@@ -342,9 +360,10 @@ impl<T: Task> Training<'_, T> {
     }
 
     fn tell_epoch(&mut self, evaluation: &Evaluation, time: Duration, units: f64) {
-        let skipped = match self.recorder.skipped_in_epoch() {
-            0 => String::new(),
-            skipped => format!(", {skipped} of {} steps skipped", self.steps_per_epoch),
+        let in_epoch = self.recorder.skipped_in_epoch();
+        let skipped = match in_epoch {
+            Skipped { skipped: 0, .. } => String::new(),
+            Skipped { skipped, steps } => format!(", {skipped} of {steps} steps skipped"),
         };
         let loss = self.recorder.mean_loss();
         let set = self.set();
@@ -375,7 +394,7 @@ impl<T: Task> Training<'_, T> {
             T::WORDS.units,
         );
         self.console.line(&line);
-        if 2 * self.recorder.skipped_in_epoch() > self.steps_per_epoch {
+        if in_epoch.is_most() {
             self.warn_of_skipped();
         }
     }
@@ -383,8 +402,8 @@ impl<T: Task> Training<'_, T> {
     fn warn_of_skipped(&self) {
         if self.context.group.rank() == 0 {
             complain(
-                "warning: most steps of this epoch were skipped, because their gradients \
-                 overflowed. Lower optimizer.lr or loss_scale.initial, set train.clip_norm, or use \
+                "warning: most of these steps were skipped, because their gradients overflowed in \
+                 f16. Lower optimizer.lr or loss_scale.initial, set train.clip_norm, or use \
                  train.precision = \"bf16\"",
             );
         }

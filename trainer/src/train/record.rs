@@ -120,6 +120,27 @@ impl Window {
     }
 }
 
+/// Steps, and how many of them were skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Skipped steps.
+    pub skipped: u64,
+    /// All steps.
+    pub steps: u64,
+}
+
+impl Skipped {
+    /// Whether most steps were skipped.
+    pub fn is_most(self) -> bool {
+        2 * self.skipped > self.steps
+    }
+
+    /// Whether at least nine of ten steps were skipped.
+    pub fn is_nearly_all(self) -> bool {
+        self.skipped > 0 && 10 * self.skipped >= 9 * self.steps
+    }
+}
+
 /// Cost of the arithmetic of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
@@ -152,6 +173,8 @@ pub struct Recorder {
     /// the epoch.
     skipped: Option<u64>,
     skipped_before: Option<u64>,
+    /// Steps of this process's part of the epoch.
+    epoch_steps: u64,
     /// Sum over this process's steps of the epoch.
     epoch_times: StepTimes,
     /// Requests of all ranks at the last known step.
@@ -185,6 +208,7 @@ impl Recorder {
             epoch_weight: None,
             skipped: None,
             skipped_before: None,
+            epoch_steps: 0,
             epoch_times: StepTimes::default(),
             requests: Requests::default(),
         }
@@ -205,6 +229,7 @@ impl Recorder {
         self.epoch_losses = losses;
         self.epoch_weight = weight;
         self.skipped_before = None;
+        self.epoch_steps = 0;
         self.epoch_times = StepTimes::default();
     }
 
@@ -295,6 +320,7 @@ impl Recorder {
         let requests = Requests::decode(requests);
         self.requests = self.requests.or(requests);
         self.window.steps += 1;
+        self.epoch_steps += 1;
         self.window.times.add(&step.times);
         if let Some(skipped) = step.skipped_steps {
             let before = skipped.saturating_sub(u64::from(step.skipped));
@@ -380,10 +406,13 @@ impl Recorder {
         self.skipped
     }
 
-    /// Skipped steps of this process in the epoch.
-    pub fn skipped_in_epoch(&self) -> u64 {
+    /// Steps of this process's part of the epoch, and how many of them were skipped.
+    pub fn skipped_in_epoch(&self) -> Skipped {
         let skipped = self.skipped.zip(self.skipped_before);
-        skipped.map_or(0, |(skipped, before)| skipped.saturating_sub(before))
+        Skipped {
+            skipped: skipped.map_or(0, |(skipped, before)| skipped.saturating_sub(before)),
+            steps: self.epoch_steps,
+        }
     }
 
     /// This rank's time by phase, over this process's steps of the epoch.
@@ -559,7 +588,9 @@ mod tests {
             } else {
                 (3, None)
             };
-            let found = (recorder.skipped_in_epoch(), recorder.mean_loss());
+            let found = recorder.skipped_in_epoch();
+            assert_eq!(found.steps, steps.len() as u64);
+            let found = (found.skipped, recorder.mean_loss());
             assert_eq!(found, expected, "epoch {epoch}");
         }
         assert_eq!(recorder.skipped_steps(), Some(12));
