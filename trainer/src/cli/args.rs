@@ -1,12 +1,56 @@
 //! Arguments shared by several commands.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 
 use crate::config::paths;
 use crate::config::{ConfigError, DEFAULT, Loaded};
+use crate::system::output::verbosity::Verbosity;
 use crate::tools::trained::{FindError, Trained, Which};
+
+/// How much the program prints, for every command.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct VerbosityArgs {
+    /// Prints only results, warnings and errors; while training, no results either.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Prints messages of the libraries too. With -vv, prints all details.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+}
+
+impl VerbosityArgs {
+    /// The verbosity of these flags.
+    pub fn verbosity(self) -> Verbosity {
+        Verbosity::of_flags(self.quiet, self.verbose)
+    }
+
+    /// Moves flags in front of the command behind it, so that they may stand on either side.
+    /// `is_command` knows the names of commands.
+    pub fn behind_the_command(
+        mut arguments: Vec<OsString>,
+        is_command: impl Fn(&str) -> bool,
+    ) -> Vec<OsString> {
+        let flags = arguments.iter().skip(1).take_while(|flag| is_flag(flag));
+        let end = 2 + flags.count();
+        let last = arguments.get(end - 1).and_then(|name| name.to_str());
+        if last.is_some_and(is_command)
+            && let Some(moved) = arguments.get_mut(1..end)
+        {
+            moved.rotate_right(1);
+        }
+        arguments
+    }
+}
+
+/// Whether an argument is a verbosity flag.
+fn is_flag(argument: &OsStr) -> bool {
+    let text = argument.to_str().unwrap_or_default();
+    let short = |text: &str| text == "q" || (!text.is_empty() && text.bytes().all(|b| b == b'v'));
+    matches!(text, "--quiet" | "--verbose") || text.strip_prefix('-').is_some_and(short)
+}
 
 /// Which configuration.
 #[derive(Debug, Args)]
@@ -58,5 +102,31 @@ impl TrainedArgs {
             false => Which::Best,
         };
         Trained::find(&self.path, which, self.config.as_deref(), &self.set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_move_behind_the_command() {
+        let moved = |line: &str| {
+            let arguments = line.split(' ').map(OsString::from).collect();
+            let is_command = |name: &str| name == "eval";
+            let moved = VerbosityArgs::behind_the_command(arguments, is_command);
+            moved.join(OsStr::new(" ")).into_string().unwrap()
+        };
+        for (line, expected) in [
+            ("trainer -q eval run", "trainer eval -q run"),
+            ("trainer -vv --verbose eval", "trainer eval -vv --verbose"),
+            ("trainer eval -q run", "trainer eval -q run"),
+            ("trainer -q --config eval", "trainer -q --config eval"),
+            ("trainer -q", "trainer -q"),
+            ("trainer", "trainer"),
+            ("trainer - eval", "trainer - eval"),
+        ] {
+            assert_eq!(moved(line), expected);
+        }
     }
 }

@@ -11,7 +11,7 @@ use super::output::{self, Way};
 use super::ranks::{Ranks, check_readable, on_ranks, world_size};
 use crate::config::{DataConfig, EvalSet, paths};
 use crate::error::TrainError;
-use crate::system::output::{complain, say};
+use crate::system::output::{complain, say, tell};
 
 /// Arguments of `trainer eval`.
 #[derive(Debug, Args)]
@@ -79,8 +79,8 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     on_ranks(ranks, world, unknown, || {
         if world.is_main() {
             let notes = trained.notes.iter().chain(&trained.data_note);
-            notes.for_each(|note| say(note));
-            say(&trained.title());
+            notes.for_each(|note| tell(note));
+            tell(&trained.title());
         }
         // A rank that ends before the ranks connect would leave the others waiting.
         let ready = || check().map_err(|failure| TrainError::Refused(failure.to_string()));

@@ -27,9 +27,12 @@ use burn_dist::world::{Launch, World};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::reference;
-use crate::system::output::{complain, flush, say, unsaid};
+use crate::system::log::shown;
+use crate::system::output::verbosity::Verbosity;
+use crate::system::output::{complain, flush, say, silence, unsaid};
 use crate::system::{allocator, signals, stack, threads};
 use crate::{FAILED, STOPPED_EARLY};
+use args::VerbosityArgs;
 use failure::Failure;
 
 /// Trains image models on one or more devices.
@@ -43,6 +46,8 @@ struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     train: train::TrainArgs,
+    #[command(flatten)]
+    verbosity: VerbosityArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -96,17 +101,22 @@ static WITHIN: OnceLock<&str> = OnceLock::new();
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
-    with_stack(|| run(Cli::parse()))
+    with_stack(|| run(parse(std::env::args_os().collect())))
 }
 
 /// Runs the program as the subcommand `name` of another, with the arguments after that name.
 pub fn main_within(name: &'static str, arguments: Vec<OsString>) -> ExitCode {
     let _ = WITHIN.set(name);
     with_stack(|| {
-        run(Cli::parse_from(
-            std::iter::once(name.into()).chain(arguments),
-        ))
+        let name = std::iter::once(name.into());
+        run(parse(name.chain(arguments).collect()))
     })
+}
+
+/// Parses the arguments, or exits with a message.
+fn parse(arguments: Vec<OsString>) -> Cli {
+    let is_command = |name: &str| Cli::command().find_subcommand(name).is_some();
+    Cli::parse_from(VerbosityArgs::behind_the_command(arguments, is_command))
 }
 
 /// Does `work` with enough stack.
@@ -126,9 +136,14 @@ fn roomy(work: impl FnOnce() -> ExitCode) -> ExitCode {
     work()
 }
 
-fn run(Cli { command, train }: Cli) -> ExitCode {
-    let command = command.unwrap_or(Command::Train(train));
+fn run(cli: Cli) -> ExitCode {
+    let command = cli.command.unwrap_or(Command::Train(cli.train));
     let answers = command.answers();
+    let verbosity = cli.verbosity.verbosity();
+    verbosity.set();
+    if verbosity == Verbosity::Quiet && !answers {
+        silence();
+    }
     if let Err(error) = signals::survive_large_files() {
         complain(&format!(
             "warning: writing a file beyond the size limit will end this program: {error}"
@@ -158,8 +173,11 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
         command,
         Command::Train(_) | Command::Eval(_) | Command::Predict(_)
     );
-    if !has_ranks && let Err(error) = threads::bound_pool() {
-        return alone(Err(Failure::NotStarted(error)));
+    if !has_ranks {
+        shown::show(&World::single());
+        if let Err(error) = threads::bound_pool() {
+            return alone(Err(Failure::NotStarted(error)));
+        }
     }
     match command {
         Command::Configs { name } => alone(configs::run(name.as_deref())),
@@ -205,6 +223,7 @@ fn in_world(
     };
     match world {
         Ok(world) => {
+            shown::show(&world);
             let outcome = command(&world);
             (world, outcome)
         }

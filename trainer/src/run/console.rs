@@ -2,14 +2,13 @@
 //!
 //! Rank 0 prints; the other ranks have a silent console.
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use crate::config::metric::Measure;
 use crate::run::dashboard::Dashboard;
 use crate::run::evaluation::Evaluation;
 use crate::system::output::outlet::{self, Bar};
-use crate::system::output::{complain, duration, say};
+use crate::system::output::{complain, duration, say, style};
 use crate::system::{log, memory};
 
 /// Time between two plain progress lines.
@@ -106,7 +105,7 @@ impl Console {
             screen.start_epoch(epoch, epochs, steps, done);
             return;
         }
-        if !self.main || !std::io::stderr().is_terminal() {
+        if !self.main || !style::redraws() {
             return;
         }
         self.bars += 1;

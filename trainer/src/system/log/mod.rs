@@ -6,6 +6,7 @@
 
 mod events;
 mod file;
+pub(crate) mod shown;
 
 use std::io;
 use std::path::Path;

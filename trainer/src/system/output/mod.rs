@@ -2,12 +2,16 @@
 
 pub(crate) mod outlet;
 pub(crate) mod screen;
+pub(crate) mod style;
+pub mod verbosity;
 
 use std::io::{self, ErrorKind};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outlet::Stream;
+use verbosity::Verbosity;
 
 use crate::system::log;
 
@@ -17,11 +21,32 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Error of the first line that was lost on standard output.
 static UNSAID: OnceLock<String> = OnceLock::new();
 
-/// Writes a line to standard output.
+/// Whether results are not printed either.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Writes a line with a result to standard output.
 ///
 /// A closed pipe is no error; [`unsaid`] tells callers that need to know.
 pub fn say(text: &str) {
-    outlet::put(Stream::Out, text);
+    if !is_silent() {
+        outlet::put(Stream::Out, text);
+    }
+}
+
+/// Writes a line about the progress to standard output, unless the process is quiet.
+pub fn tell(text: &str) {
+    if Verbosity::get() > Verbosity::Quiet {
+        say(text);
+    }
+}
+
+/// From now on, prints only warnings and errors, as a quiet training does.
+pub(crate) fn silence() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
+fn is_silent() -> bool {
+    SILENT.load(Ordering::Relaxed)
 }
 
 /// Notes that a write to standard output failed.
@@ -48,7 +73,7 @@ pub fn complain(text: &str) {
 /// Writes like [`complain`], without the log.
 pub(crate) fn complain_unlogged(text: &str) {
     if !screen::takes(text) {
-        outlet::put(Stream::Err, text);
+        outlet::put(Stream::Err, &style::painted(text));
     }
 }
 

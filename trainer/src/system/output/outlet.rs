@@ -262,7 +262,7 @@ pub(crate) fn put(stream: Stream, text: &str) {
 
 /// Shows or removes the progress bar.
 pub(crate) fn put_bar(bar: Option<Bar>) {
-    if QUEUES.load(Ordering::Acquire) {
+    if QUEUES.load(Ordering::Acquire) && !super::is_silent() {
         ERR.change(|state| state.bar = Some(bar));
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::style::force_color_output;
 use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
 use ratatui::crossterm::{execute, queue};
 use ratatui::{Frame, Terminal};
@@ -19,7 +20,7 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcgetpgrp, tcsetat
 use signal_hook::consts::SIGCONT;
 use signal_hook::flag;
 
-use crate::system::output::outlet;
+use crate::system::output::{outlet, style};
 use crate::system::threads::in_time;
 
 /// Maximum delay of the process's end by a terminal that accepts no more, as after Ctrl-S.
@@ -161,6 +162,12 @@ impl Screen {
         if !io::stderr().is_terminal() {
             return Err(io::Error::other("standard error is not a terminal"));
         }
+        if style::is_dumb() {
+            return Err(io::Error::other(
+                "TERM=dumb says that the terminal cannot draw",
+            ));
+        }
+        force_color_output(style::has_colors());
         let canvas = Canvas::default();
         let continued = Arc::new(AtomicBool::new(false));
         flag::register(SIGCONT, continued.clone())?;
