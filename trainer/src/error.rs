@@ -3,7 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use burn_dist::CollectiveError;
 use burn_dist::parallel::ParallelError;
 use burn_dist::rendezvous::RendezvousError;
 use burn_dist::thread_limit::NoThreads;
@@ -176,6 +175,7 @@ pub enum TrainError {
         value: f64,
         /// Steps done before the model that produced the value.
         state: u64,
+    },
     /// A run skipped nearly all its steps.
     #[error(
         "{skipped} of {steps} steps were skipped, because their gradients overflowed in f16, so \
@@ -187,7 +187,6 @@ pub enum TrainError {
         skipped: u64,
         /// Steps of the run.
         steps: u64,
-    },
     },
     /// A result cannot be read from the device, most often because its memory ran out.
     #[error(
@@ -385,8 +384,8 @@ impl TrainError {
     pub fn is_same_on_all_ranks(&self) -> bool {
         matches!(
             self,
-                | Self::Skipped { .. }
             Self::Diverged { .. }
+                | Self::Skipped { .. }
                 | Self::Misfit(_)
                 | Self::ConfigDiffers { .. }
                 | Self::DataDiffers { .. }
@@ -402,16 +401,36 @@ impl TrainError {
 
     /// Whether this rank only reports the failure of another one.
     pub fn is_of_another_rank(&self) -> bool {
+        self.elsewhere().is_some()
+    }
+
+    /// The failure of another rank that ended this one, if any.
+    pub(crate) fn elsewhere(&self) -> Option<Elsewhere> {
         let error = match self {
             // While the ranks connect.
             Self::Dist(burn_dist::Error::Rendezvous(RendezvousError::Fault(fault))) => {
-                return fault.rank.is_some();
+                return fault.rank.map(|rank| Elsewhere {
+                    rank: Some(rank),
+                    told: fault.to_string(),
+                });
             }
             Self::Dist(error) => error.collective(),
             Self::Parallel(error) => error.collective(),
-            Self::Predict(_) => return true,
             _ => None,
         };
-        matches!(error, Some(CollectiveError::PeerFailed { .. }))
+        let (rank, told) = error?.of_another_rank()?;
+        Some(Elsewhere {
+            rank,
+            told: told.to_owned(),
+        })
     }
+}
+
+/// The failure of another rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Elsewhere {
+    /// The rank, or `None` for the launcher or the host of the store.
+    pub rank: Option<usize>,
+    /// The rank and its reason.
+    pub told: String,
 }

@@ -1,13 +1,15 @@
 //! Errors of the program, and how it prints them.
 
-use std::io::{self, IsTerminal};
+use std::io;
 
 use burn_dist::world::{Launch, World};
 
 use crate::config::ConfigError;
-use crate::error::TrainError;
+use crate::error::{Elsewhere, TrainError};
 use crate::report::ReportError;
-use crate::system::output::complain;
+use crate::run::group::speaks_alone;
+use crate::system::output::{complain, style};
+use crate::system::signals;
 use crate::tools::preview::PreviewError;
 use crate::tools::trained::FindError;
 use crate::{FAILED, USAGE};
@@ -84,9 +86,17 @@ impl Failure {
 
 /// Prints the failure: in full on the main rank, in one line with the rank on others.
 ///
-/// A rank that only repeats another rank's error prints nothing.
+/// Only the rank that has the cause tells it.
 pub fn report(world: &World, failure: &Failure) {
     let rank = world.rank();
+    if let Failure::Train(error) = failure
+        && let Some(elsewhere) = error.elsewhere()
+    {
+        if let Some(text) = elsewhere_in_words(world, &elsewhere) {
+            complain(&text);
+        }
+        return;
+    }
     match failure {
         Failure::Config(error)
         | Failure::Train(TrainError::Config(error) | TrainError::Misfit(error))
@@ -95,17 +105,44 @@ pub fn report(world: &World, failure: &Failure) {
             complain(&render(error));
         }
         _ if rank == 0 => complain(&format!("error: {failure}")),
-        Failure::Train(error) if error.is_same_on_all_ranks() => {}
-        // The own launcher names the rank that failed first.
-        Failure::Train(error) if error.is_of_another_rank() && world.launch() == Launch::Local => {}
+        Failure::Train(error) if error.is_same_on_all_ranks() && !speaks_alone() => {}
         _ => complain(&format!("error on rank {rank}: {failure}")),
     }
 }
 
+/// The words of this rank about the failure of another, if it is the one to say them.
+fn elsewhere_in_words(world: &World, elsewhere: &Elsewhere) -> Option<String> {
+    // The own launcher names a rank that ended without a word.
+    if world.launch() == Launch::Local {
+        return None;
+    }
+    let label = match (world.rank(), elsewhere.rank) {
+        (0, _) => "error",
+        // The main rank may be unable to speak.
+        (1, None | Some(0)) => "error on rank 1",
+        _ => return None,
+    };
+    Some(match elsewhere.rank {
+        Some(rank) if is_own_message(rank, &elsewhere.told) => {
+            format!("{label}: rank {rank} failed; its own message says why")
+        }
+        _ => format!("{label}: {}", elsewhere.told),
+    })
+}
+
+/// Whether the words about `rank` are the error that it has printed itself, not what others saw of
+/// its end or the signal that ended it.
+fn is_own_message(rank: usize, told: &str) -> bool {
+    let reason = told.strip_prefix(&format!("rank {rank} failed: "));
+    reason.is_some_and(|reason| {
+        let by_others = ["it ", "its ", "the store ", signals::STOPPED_BY];
+        !by_others.iter().any(|start| reason.starts_with(start))
+    })
+}
+
 /// Renders the error with the source line it refers to.
 fn render(error: &ConfigError) -> String {
-    let terminal = std::io::stderr().is_terminal();
-    let theme = match terminal {
+    let theme = match style::has_colors() {
         true => miette::GraphicalTheme::unicode(),
         false => miette::GraphicalTheme::unicode_nocolor(),
     };
@@ -116,5 +153,25 @@ fn render(error: &ConfigError) -> String {
     match handler.render_report(&mut text, error) {
         Ok(()) => format!("error: invalid configuration\n{}", text.trim_end()),
         Err(_) => format!("error: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_rank_said_itself_is_known() {
+        for (told, own) in [
+            ("rank 2 failed: a/3.png cannot be used", true),
+            ("rank 2 failed: rank 2 panicked: no", true),
+            ("rank 2 failed: its connection closed unexpectedly", false),
+            ("rank 2 failed: it was killed by signal 9", false),
+            ("rank 2 failed: stopped by SIGINT", false),
+            ("rank 3 failed: a/3.png cannot be used", false),
+            ("the launcher is gone", false),
+        ] {
+            assert_eq!(is_own_message(2, told), own, "{told}");
+        }
     }
 }

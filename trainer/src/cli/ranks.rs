@@ -1,20 +1,15 @@
 //! Processes of a command on several ranks: starts them, or is one.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 
-use burn_dist::launch::{self, LaunchOutcome, LocalLauncher, RankExit};
+use burn_dist::launch::{self, LaunchOutcome, LocalLauncher, RankExit, RankFailure};
 use burn_dist::world::{Launch, World};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 use super::failure::Failure;
-use crate::system::log;
-use crate::system::output::outlet::{self, Stream};
 use crate::system::output::{complain, not_said};
-use crate::{USAGE, prepare_process};
+use crate::{FAILED, USAGE, prepare_process};
 
 /// Ranks of a command.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +103,6 @@ pub fn on_ranks(
     if ranks.are_ours(world) {
         return start(ranks, &shortage);
     }
-    log_warnings(world);
     prepare_process(world).map_err(Failure::NotStarted)?;
     work()
 }
@@ -148,9 +142,11 @@ fn start(ranks: Ranks, shortage: &dyn Fn() -> Option<String>) -> Result<i32, Fai
 fn tell(outcome: &LaunchOutcome, shortage: &dyn Fn() -> Option<String>) {
     outcome.unwritten().into_iter().for_each(not_said);
     match outcome.failure() {
-        // The rank has printed the message that it told the others.
+        Some(failure) if has_spoken(failure) => {}
         Some(failure) => {
             let (rank, exit) = (failure.rank(), failure.exit());
+            let reason = failure.reason().map(|reason| format!(": {reason}"));
+            let reason = reason.unwrap_or_default();
             let why = match failure.may_lack_memory() {
                 true => {
                     "; it may be out of memory (`trainer check` estimates the memory of each rank)"
@@ -159,7 +155,7 @@ fn tell(outcome: &LaunchOutcome, shortage: &dyn Fn() -> Option<String>) {
             };
             complain(&match failure.held_others_up() {
                 true => format!("error: {failure}"),
-                false => format!("error: rank {rank} {exit}{why}"),
+                false => format!("error: rank {rank} {exit}{why}{reason}"),
             });
             if let Some(shortage) = failure.may_lack_memory().then(shortage).flatten() {
                 complain(&format!("estimate: {shortage}"));
@@ -168,6 +164,23 @@ fn tell(outcome: &LaunchOutcome, shortage: &dyn Fn() -> Option<String>) {
         None if !outcome.is_success() => complain(&outcome.to_string()),
         None => {}
     }
+}
+
+/// Whether a rank has printed the cause of this failure.
+fn has_spoken(failure: &RankFailure) -> bool {
+    let by_itself = matches!(failure.exit(), RankExit::Code(FAILED | USAGE));
+    if failure.held_others_up() || !by_itself {
+        return false;
+    }
+    // Ranks print the error that they tell the others. Before the ranks are connected, they only
+    // print it.
+    let of_error = |line: &String| {
+        anstream::adapter::strip_str(line)
+            .to_string()
+            .starts_with("error")
+    };
+    let unheard = failure.rank() == 0 && std::io::stderr().is_terminal();
+    failure.reason().is_some() || unheard || failure.last_words().iter().any(of_error)
 }
 
 /// Message of the failed rank, if it ended by itself. The same message twice at the same step means
@@ -187,44 +200,4 @@ fn error_of(outcome: &LaunchOutcome) -> Option<String> {
 fn may_succeed_again(outcome: &LaunchOutcome) -> bool {
     let is_usage = i32::from(outcome.exit_code()) == USAGE;
     outcome.failure().is_some() && !outcome.told_to_stop() && !is_usage
-}
-
-/// Prints the libraries' warnings; `RUST_LOG` selects more. The log of the run has more of them.
-fn log_warnings(world: &World) {
-    let mut filter = tracing_subscriber::EnvFilter::builder()
-        .with_default_directive(tracing::level_filters::LevelFilter::WARN.into())
-        .from_env_lossy();
-    // One rank of each node is enough for messages about files.
-    if world.local_rank() != 0
-        && std::env::var_os(tracing_subscriber::EnvFilter::DEFAULT_ENV).is_none()
-        && let Ok(of_files) = "datasets=error".parse()
-    {
-        filter = filter.add_directive(of_files);
-    }
-    let shown = tracing_subscriber::fmt::layer()
-        .with_writer(|| Shown)
-        .with_ansi(std::io::stderr().is_terminal())
-        .without_time()
-        .with_target(false)
-        .with_filter(filter);
-    // Fails only if a subscriber exists already, which is fine.
-    let _ = tracing_subscriber::registry()
-        .with(shown)
-        .with(log::events())
-        .try_init();
-}
-
-/// Writer that prints one event.
-struct Shown;
-
-impl Write for Shown {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let text = String::from_utf8_lossy(bytes);
-        outlet::put(Stream::Err, text.trim_end());
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

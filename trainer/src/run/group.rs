@@ -1,8 +1,8 @@
 //! Runs work on a group of ranks: connects them, shares their errors, and opens data in turn.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use burn_dist::group::{Abort, GroupOptions, ProcessGroup};
 use burn_dist::world::World;
@@ -26,15 +26,38 @@ pub(crate) fn with_group<T>(
     let worked = checked.and_then(|()| work(&group));
     worked.inspect_err(|error| {
         leave_to_a_signal(error);
-        match error {
-            // All ranks know this error. The launcher should hear it from the main rank, which
-            // prints it, before another rank ends.
-            TrainError::NotSaved { .. } if !world.is_main() => thread::sleep(HEARD),
-            // Only the first rank to fail reports the error.
-            error if error.is_of_another_rank() => {}
-            error => group.abort(&error.to_string()),
+        // Only the first rank to fail reports the error.
+        if error.is_of_another_rank() {
+            return;
         }
+        if error.is_same_on_all_ranks() && !world.is_main() {
+            if is_told_by_another(&group) {
+                return;
+            }
+            SPEAKS_ALONE.store(true, Ordering::Relaxed);
+        }
+        group.abort(&error.to_string());
     })
+}
+
+/// Waits until another rank has reported a failure; false if none does.
+///
+/// All ranks have the same error. The main rank prints it, so it should not hear before of another
+/// rank that failed.
+fn is_told_by_another(group: &ProcessGroup) -> bool {
+    let deadline = Instant::now() + HEARD;
+    while group.fault().is_none() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(LOOK);
+    }
+    true
+}
+
+/// Whether the main rank did not report the error that all ranks should have.
+pub(crate) fn speaks_alone() -> bool {
+    SPEAKS_ALONE.load(Ordering::Relaxed)
 }
 
 fn leave_to_a_signal(error: &TrainError) {
@@ -62,8 +85,13 @@ fn connect(config: &Config, world: &World) -> Result<ProcessGroup, TrainError> {
     Ok(connected?)
 }
 
-/// Time for rank 0's error message to reach its launcher.
-const HEARD: Duration = Duration::from_millis(300);
+/// Time for rank 0 to find an error that all ranks have.
+const HEARD: Duration = Duration::from_secs(2);
+/// Pause between two looks for it.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// See [`speaks_alone`].
+static SPEAKS_ALONE: AtomicBool = AtomicBool::new(false);
 
 /// Rank of this process.
 static RANK: AtomicUsize = AtomicUsize::new(0);
