@@ -127,7 +127,7 @@ impl Store {
     /// size, or already has this rank.
     pub fn connect(world: &World, timeout: Duration) -> Result<Self, RendezvousError> {
         let deadline = deadline::after(timeout);
-        tracing::debug!("{}", world.describe());
+        tracing::info!("{}", world.describe());
         let (rank, size) = (world.rank(), world.size());
         if size == 1 {
             return Self::alone(timeout);

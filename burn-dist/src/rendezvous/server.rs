@@ -247,7 +247,12 @@ fn accept(listener: &TcpListener, mut woken: &UnixStream, shared: &Arc<Shared>) 
         }
         match listener.accept() {
             Ok((stream, from)) => greet(stream, from, shared),
-            Err(error) if error.kind() == ErrorKind::WouldBlock && polled.is_ok() => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                // A signal ended the wait, or waiting fails.
+                if polled.is_err() {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
             // Probably out of file descriptors: others may free some.
             Err(error) => {
                 let refusals = shared.strangers.refusals();

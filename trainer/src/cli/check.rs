@@ -17,6 +17,7 @@ use crate::system::output::say;
 use crate::system::{device, free_memory};
 use crate::tools::plan::{Plan, plan};
 use crate::train::schedule::Schedule;
+use crate::train::unused::{self, Place};
 
 /// Arguments of `trainer check`.
 #[derive(Debug, Args)]
@@ -89,6 +90,15 @@ pub fn say_resolved(
     ));
     let schedule = Schedule::of_run(config, plan.steps_per_epoch, batching, size);
     if let Some(warning) = schedule.warning().filter(|_| !config.train.fast_dev_run) {
+        say(&format!("# {warning}"));
+    }
+    let place = Place {
+        on_host: device::is_on_host(config),
+        ranks: size,
+        // The ranks of the run may be on several hosts.
+        shares_memory: false,
+    };
+    for warning in unused::warnings(config, place) {
         say(&format!("# {warning}"));
     }
     Ok(plan.changes)

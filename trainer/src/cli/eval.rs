@@ -11,7 +11,7 @@ use super::output::{self, Way};
 use super::ranks::{Ranks, check_readable, on_ranks, world_size};
 use crate::config::{DataConfig, EvalSet, paths};
 use crate::error::TrainError;
-use crate::system::output::{complain, say, tell};
+use crate::system::output::{complain, note, say, tell};
 
 /// Arguments of `trainer eval`.
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     on_ranks(ranks, world, unknown, || {
         if world.is_main() {
             let notes = trained.notes.iter().chain(&trained.data_note);
-            notes.for_each(|note| tell(note));
+            notes.for_each(|text| note(text));
             tell(&trained.title());
         }
         // A rank that ends before the ranks connect would leave the others waiting.

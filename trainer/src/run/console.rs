@@ -83,6 +83,10 @@ impl Console {
 
     /// Prints a line, also into the run's log.
     pub fn line(&mut self, text: &str) {
+        // Like all other warnings, to standard error.
+        if self.main && text.starts_with("warning: ") {
+            return complain(text);
+        }
         if self.main {
             log::write(text);
         }

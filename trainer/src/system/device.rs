@@ -23,6 +23,11 @@ pub(crate) fn check_built(config: &Config) -> Result<(), DeviceError> {
     }
 }
 
+/// Whether the configuration selects the CPU here. False if that is unknown.
+pub(crate) fn is_on_host(config: &Config) -> bool {
+    choose(config, &World::single()).is_ok_and(|chosen| is_host(&chosen.device))
+}
+
 /// The part of each parameter's state on a GPU. Excludes optimizer state that is in host memory.
 pub(crate) fn on_device(config: &Config, states: &[ParameterState]) -> Vec<ParameterState> {
     let averages = config.ema.options().is_some();

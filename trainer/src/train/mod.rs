@@ -20,6 +20,7 @@ mod setup;
 mod step;
 mod summary;
 pub mod trainer;
+pub(crate) mod unused;
 
 use std::path::PathBuf;
 use std::sync::Arc;

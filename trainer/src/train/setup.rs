@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use burn_dist::checkpoint::{self, Source};
-use burn_dist::device::{MemoryShortage, device_memory};
+use burn_dist::device::{MemoryShortage, device_memory, is_host};
 use burn_dist::parallel::{BucketSizes, MemoryEstimate, Parallel, ParallelOptions, ParameterState};
 use models::flops;
 
@@ -39,6 +39,7 @@ use crate::train::optimizer;
 use crate::train::progress::{Identity, Meta, Progress};
 use crate::train::record::{Recorder, Requests, Work};
 use crate::train::schedule::Schedule;
+use crate::train::unused::{self, Place};
 
 /// Trains `model`, which is on an autodiff device.
 pub(crate) fn train<T: Task>(
@@ -118,6 +119,7 @@ pub(crate) fn train<T: Task>(
     let warning = schedule.warning().filter(|_| !config.train.fast_dev_run);
     notes.extend(warning);
     notes.extend(task.warning());
+    notes.extend(unused::warnings(config, place(context)));
     let metrics = run_dir
         .as_deref()
         .map(|folder| {
@@ -193,6 +195,15 @@ pub(crate) fn train<T: Task>(
             steps: summary.steps,
             end: not_saved(&summary.end, config.train.fast_dev_run),
         }),
+    }
+}
+
+/// What decides which settings matter.
+fn place(context: &TrainContext<'_>) -> Place {
+    Place {
+        on_host: is_host(&context.device.device),
+        ranks: context.group.size(),
+        shares_memory: context.group.transport() == "shm",
     }
 }
 

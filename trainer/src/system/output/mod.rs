@@ -40,6 +40,14 @@ pub fn tell(text: &str) {
     }
 }
 
+/// Writes a note, which may be a warning.
+pub fn note(text: &str) {
+    match text.starts_with("warning: ") {
+        true => complain(text),
+        false => tell(text),
+    }
+}
+
 /// From now on, prints only warnings and errors, as a quiet training does.
 pub(crate) fn silence() {
     SILENT.store(true, Ordering::Relaxed);
