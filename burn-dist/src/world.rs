@@ -46,6 +46,10 @@ pub struct Master {
     /// Ports that rank 0 tries in this order if another program uses `port`. The other ranks look
     /// for the store at all of them.
     pub fallback: Vec<u16>,
+    /// Port at which rank 0 also listens until all ranks have come.
+    ///
+    /// Ranks with another secret derive other ports than rank 0, and learn here that they do.
+    pub notice: Option<u16>,
 }
 
 impl Master {
@@ -64,6 +68,7 @@ impl Master {
             host: inner.filter(is_address).unwrap_or(host).to_owned(),
             port,
             fallback: Vec::new(),
+            notice: None,
         }
     }
 

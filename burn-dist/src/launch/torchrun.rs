@@ -127,7 +127,7 @@ fn master(vars: Vars, secret: Option<&Secret>) -> Result<Master, WorldError> {
     ))?;
     let is_taken = vars(USE_AGENT_STORE).is_some_and(|value| value == "True");
     Ok(match secret.filter(|_| is_taken) {
-        Some(secret) => ports::master(host, secret),
+        Some(secret) => ports::master(host, secret, &run(vars)),
         None => Master::new(host, port),
     })
 }

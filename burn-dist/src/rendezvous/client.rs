@@ -566,8 +566,12 @@ impl Monitor {
                     .send(&Message::Report { query, progress });
                 return Ok(());
             }
-            Message::Waiting { waited, ranks } => {
-                let text = still_missing(self.address, waited, &ranks);
+            Message::Waiting {
+                waited,
+                ranks,
+                refused,
+            } => {
+                let text = still_missing(self.address, waited, &ranks, refused);
                 match tracing::dispatcher::has_been_set() {
                     true => tracing::warn!("{text}"),
                     // Somebody waits in front of a program that shows no messages.

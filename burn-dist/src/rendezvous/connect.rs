@@ -28,6 +28,9 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 /// port.
 const ONE_PORT: u32 = 4;
 
+/// Time between two looks at the port of [`Master::notice`]. Ranks usually meet sooner.
+const NOTICE_EVERY: Duration = Duration::from_secs(2);
+
 /// How long the store of a local launch may refuse connections. It listens before ranks are
 /// started, so after that its launcher is gone, and nobody waits for this rank or would end it.
 const ORPHANED: Duration = Duration::from_secs(2);
@@ -89,8 +92,9 @@ fn host_at_a_port(
     for port in master.ports() {
         match host_at(world, master, port, secret) {
             Err(RendezvousError::PortInUse { address }) => taken.push(address),
-            Ok(server) => {
+            Ok(mut server) => {
                 taken.iter().for_each(|taken| warn_of(*taken, port));
+                give_notice(&mut server, master);
                 return Ok(server);
             }
             other => return other,
@@ -100,6 +104,18 @@ fn host_at_a_port(
         Some(address) => RendezvousError::PortInUse { address: *address },
         None => RendezvousError::NoStore { size: world.size() },
     })
+}
+
+/// Listens at the port of [`Master::notice`]. The run does not need it.
+fn give_notice(server: &mut StoreServer, master: &Master) {
+    let Some(port) = master.notice else {
+        return;
+    };
+    let address = SocketAddr::new(server.address().ip(), port);
+    let listening = listen_at(address).and_then(|listener| server.also_on(listener));
+    if let Err(error) = listening {
+        tracing::debug!("the store does not listen at {address}: {error}");
+    }
 }
 
 /// Warns that the port is in use; no other program has a reason to choose it.
@@ -213,6 +229,45 @@ pub(super) struct Attempt<'a> {
     deadline: Instant,
 }
 
+/// Looks at the port at which a rank learns that its secret differs from that of rank 0.
+///
+/// Anybody may listen there, so an answer explains and decides nothing.
+struct Notice {
+    port: Option<u16>,
+    next: Instant,
+    /// The error of a rank with another secret.
+    denied: Option<RendezvousError>,
+}
+
+impl Notice {
+    fn of(master: &Master) -> Self {
+        Self {
+            port: master.notice,
+            next: Instant::now() + NOTICE_EVERY,
+            denied: None,
+        }
+    }
+
+    fn look(&mut self, attempt: &Attempt<'_>, addresses: &[SocketAddr]) -> Option<Entered> {
+        let port = self.port.filter(|_| self.next <= Instant::now())?;
+        for address in addresses {
+            let address = SocketAddr::new(address.ip(), port);
+            let soon = Instant::now() + HANDSHAKE_LIMIT;
+            match attempt.attempt(address, FIRST_PATIENCE, soon) {
+                Ok(entered) => return Some(entered),
+                Err(AttemptFailure::Final(error @ RendezvousError::WrongSecret { .. })) => {
+                    tracing::warn!("cannot join: {error}");
+                    (self.port, self.denied) = (None, Some(error));
+                    return None;
+                }
+                Err(_) => {}
+            }
+        }
+        self.next = Instant::now() + NOTICE_EVERY;
+        None
+    }
+}
+
 /// A rank that has entered the run.
 pub(super) struct Entered {
     pub stream: TcpStream,
@@ -267,6 +322,7 @@ impl<'a> Attempt<'a> {
         let mut refused: Option<(Instant, RendezvousError)> = None;
         let mut stranger = None;
         let mut relays = BTreeSet::new();
+        let mut notice = Notice::of(master);
         let patience = (timeout / ONE_PORT).max(HANDSHAKE_LIMIT);
         loop {
             let mut last = None;
@@ -306,7 +362,9 @@ impl<'a> Attempt<'a> {
                     }
                 }
             }
-            if let Some(entered) = self.beside(master, addresses.as_deref().unwrap_or_default()) {
+            let tried = addresses.as_deref().unwrap_or_default();
+            let beside = self.beside(master, tried);
+            if let Some(entered) = beside.or_else(|| notice.look(self, tried)) {
                 return Ok(entered);
             }
             match refused.take() {
@@ -319,7 +377,7 @@ impl<'a> Attempt<'a> {
             if Instant::now() + pause >= self.deadline {
                 addresses?;
                 let refused = refused.map(|(_, error)| error);
-                return Err(match refused.or(stranger) {
+                return Err(match refused.or(notice.denied).or(stranger) {
                     Some(error) => error,
                     None => self.gave_up(last, master, timeout),
                 });

@@ -150,10 +150,9 @@ pub enum RendezvousError {
     },
     /// The store belongs to another run, or has another secret.
     #[error(
-        "the store at {address} has another secret or belongs to another run. All ranks need the \
-         same BURN_DIST_SECRET, and two runs on a host need different MASTER_PORTs. Slurm and \
-         torchrun derive the secret from a key in the home folder, so all nodes must share that \
-         folder"
+        "the store at {address} has another secret or belongs to another run. If it is of this \
+         run, this node has another key file (~/.config/burn-dist/key) or BURN_DIST_SECRET than \
+         rank 0: copy rank 0's. Two runs on a host need different MASTER_PORTs"
     )]
     WrongSecret {
         /// Address of the store.
@@ -224,16 +223,18 @@ pub enum RendezvousError {
         address: SocketAddr,
     },
     /// Ranks did not come in time.
-    #[error("{}", missing(address, tag, *waited, ranks))]
+    #[error("{}", missing(address, (&**tag, *waited), ranks, *refused))]
     Missing {
         /// Address of the store.
         address: SocketAddr,
         /// Purpose of the exchange.
-        tag: String,
+        tag: Box<str>,
         /// How long the first of them waited.
         waited: Duration,
         /// The missing ranks, and whether each was connected at all.
         ranks: Vec<(usize, bool)>,
+        /// Whether a process with another secret was refused.
+        refused: bool,
     },
     /// Two ranks are at different points of the program.
     #[error(
@@ -353,11 +354,17 @@ impl RendezvousError {
     /// The error for a failed exchange, as the store at `address` reported it.
     pub(crate) fn gather(address: SocketAddr, failure: GatherFailure) -> Self {
         match failure {
-            GatherFailure::Missing { tag, waited, ranks } => Self::Missing {
-                address,
+            GatherFailure::Missing {
                 tag,
                 waited,
                 ranks,
+                refused,
+            } => Self::Missing {
+                address,
+                tag: tag.into(),
+                waited,
+                ranks,
+                refused,
             },
             GatherFailure::TagsDiffer {
                 sequence,
@@ -380,7 +387,16 @@ fn other_port(address: SocketAddr) -> u16 {
     }
 }
 
-fn missing(address: &SocketAddr, tag: &str, waited: Duration, ranks: &[(usize, bool)]) -> String {
+/// The likely reason if a process with another secret was refused.
+const OTHER_SECRET: &str = "a process with another secret was refused; the nodes have probably \
+                            different key files (~/.config/burn-dist/key) or BURN_DIST_SECRET";
+
+fn missing(
+    address: &SocketAddr,
+    (tag, waited): (&str, Duration),
+    ranks: &[(usize, bool)],
+    refused: bool,
+) -> String {
     let have = if ranks.len() == 1 { "has" } else { "have" };
     let all = list(ranks.iter().map(|(rank, _)| *rank));
     let absent: Vec<usize> = ranks
@@ -390,6 +406,11 @@ fn missing(address: &SocketAddr, tag: &str, waited: Duration, ranks: &[(usize, b
         .collect();
     let detail = if absent.is_empty() {
         "connected, but busy elsewhere".into()
+    } else if refused {
+        format!(
+            "{} never connected: {OTHER_SECRET}",
+            list(absent.into_iter())
+        )
     } else if absent.len() == ranks.len() {
         // A host's name may be a loopback address on that host only.
         let reach = match address.ip().is_loopback() {
@@ -414,6 +435,7 @@ pub(super) fn still_missing(
     address: SocketAddr,
     waited: Duration,
     ranks: &[(usize, bool)],
+    refused: bool,
 ) -> String {
     let named = |connected: bool| {
         let named = ranks.iter().filter(|(_, is)| *is == connected);
@@ -422,10 +444,11 @@ pub(super) fn still_missing(
         (!named.is_empty()).then(|| format!("{} {have}", list(named.into_iter())))
     };
     let absent = named(false).map(|who| {
-        format!(
-            "{who} not connected to the store at {address}; check that they were started with the \
-             same MASTER_ADDR and MASTER_PORT."
-        )
+        let advice = match refused {
+            true => OTHER_SECRET,
+            false => "check that they were started with the same MASTER_ADDR and MASTER_PORT",
+        };
+        format!("{who} not connected to the store at {address}; {advice}.")
     });
     let late =
         named(true).map(|who| format!("{who} connected but not continued: slow or suspended."));
@@ -452,7 +475,7 @@ mod tests {
 
     fn missing_text(ranks: &[(usize, bool)]) -> String {
         let address = "127.0.0.1:29500".parse().unwrap();
-        missing(&address, "connect", Duration::from_secs(60), ranks)
+        missing(&address, ("connect", Duration::from_secs(60)), ranks, false)
     }
 
     #[test]
@@ -469,20 +492,29 @@ mod tests {
         let elsewhere = "10.0.0.1:29500".parse().unwrap();
         let never = missing(
             &elsewhere,
-            "connect",
-            Duration::from_secs(60),
+            ("connect", Duration::from_secs(60)),
             &[(1, false)],
+            false,
         );
         assert!(never.ends_with("MASTER_PORT)"), "{never}");
         let many: Vec<_> = (0..100).map(|rank| (rank, false)).collect();
         assert!(missing_text(&many).contains("14, 15 and 84 more have not"));
+        let refused = missing(
+            &elsewhere,
+            ("connect", Duration::from_secs(60)),
+            &[(1, false)],
+            true,
+        );
+        let reason = "(rank 1 never connected: a process with another secret was refused";
+        assert!(refused.contains(reason), "{refused}");
+        assert!(!refused.contains("MASTER_ADDR"), "{refused}");
     }
 
     #[test]
     fn who_is_still_missing_is_one_line() {
         let address = "10.0.0.1:29500".parse().unwrap();
         let ranks = [(1, false), (2, true), (3, false)];
-        let text = still_missing(address, Duration::from_secs(10), &ranks);
+        let text = still_missing(address, Duration::from_secs(10), &ranks, false);
         let absent = "after 10 s ranks 1, 3 have not connected to the store at 10.0.0.1:29500";
         assert!(text.starts_with(absent), "{text}");
         assert!(
@@ -490,7 +522,9 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains('\n'), "{text}");
-        let late = still_missing(address, Duration::from_secs(10), &[(2, true)]);
+        let refused = still_missing(address, Duration::from_secs(10), &ranks, true);
+        assert!(refused.contains("different key files"), "{refused}");
+        let late = still_missing(address, Duration::from_secs(10), &[(2, true)], false);
         assert_eq!(
             late,
             "after 10 s rank 2 has connected but not continued: slow or suspended."

@@ -87,6 +87,8 @@ pub(crate) enum Message {
         waited: Duration,
         #[serde(deserialize_with = "bounded::ranks")]
         ranks: Vec<(usize, bool)>,
+        /// Whether a process with another secret was refused.
+        refused: bool,
     },
     /// The answers to a survey; `None` for ranks without an answer.
     Surveyed {
@@ -130,6 +132,8 @@ pub(crate) enum GatherFailure {
         waited: Duration,
         #[serde(deserialize_with = "bounded::ranks")]
         ranks: Vec<(usize, bool)>,
+        /// Whether a process with another secret was refused.
+        refused: bool,
     },
     /// Two ranks are at different points of the program.
     TagsDiffer {
@@ -445,8 +449,18 @@ mod tests {
 
     fn failure() -> impl Strategy<Value = GatherFailure> {
         prop_oneof![
-            (".{0,60}", ms(), vec((rank(), any::<bool>()), 0..9))
-                .prop_map(|(tag, waited, ranks)| GatherFailure::Missing { tag, waited, ranks }),
+            (
+                ".{0,60}",
+                ms(),
+                vec((rank(), any::<bool>()), 0..9),
+                any::<bool>()
+            )
+                .prop_map(|(tag, waited, ranks, refused)| GatherFailure::Missing {
+                    tag,
+                    waited,
+                    ranks,
+                    refused
+                }),
             (any::<u64>(), (rank(), ".{0,60}"), (rank(), ".{0,60}")).prop_map(
                 |(sequence, first, second)| GatherFailure::TagsDiffer {
                     sequence,
@@ -487,8 +501,13 @@ mod tests {
             (rank(), ".{0,60}").prop_map(|(rank, reason)| Message::PeerFailed { rank, reason }),
             rank().prop_map(|rank| Message::PeerLeft { rank }),
             number().prop_map(|query| Message::Query { query }),
-            (ms(), vec((rank(), any::<bool>()), 0..9))
-                .prop_map(|(waited, ranks)| Message::Waiting { waited, ranks }),
+            (ms(), vec((rank(), any::<bool>()), 0..9), any::<bool>()).prop_map(
+                |(waited, ranks, refused)| Message::Waiting {
+                    waited,
+                    ranks,
+                    refused
+                }
+            ),
             (number(), vec(proptest::option::of(number()), 0..9))
                 .prop_map(|(survey, progress)| Message::Surveyed { survey, progress }),
         ]
@@ -647,11 +666,13 @@ mod tests {
             Message::Waiting {
                 waited: Duration::MAX,
                 ranks: vec![(MAX_WORLD_SIZE - 1, true); MAX_WORLD_SIZE],
+                refused: true,
             },
             Message::GatherFailed(GatherFailure::Missing {
                 tag,
                 waited: Duration::ZERO,
                 ranks: vec![(MAX_WORLD_SIZE - 1, true); MAX_WORLD_SIZE],
+                refused: true,
             }),
         ];
         for message in messages {

@@ -41,6 +41,8 @@ pub(crate) struct Roster {
     notice: Option<Arc<[u8]>>,
     /// Whether ranks may come again after all have left.
     again: bool,
+    /// Whether a process with another secret was refused.
+    refused: bool,
 }
 
 enum Member {
@@ -319,9 +321,17 @@ impl Roster {
         }
     }
 
+    /// Notes that a process with another secret was refused. It may be a rank of the run.
+    pub fn note_refusal(&mut self) {
+        self.refused = true;
+    }
+
     fn fail_gather(&mut self, failure: GatherFailure) {
         self.gather = None;
-        if let GatherFailure::Missing { tag, waited, ranks } = &failure {
+        if let GatherFailure::Missing {
+            tag, waited, ranks, ..
+        } = &failure
+        {
             // Ranks that never came are the reason why others are busy elsewhere.
             let culprit = ranks.iter().min_by_key(|(_, is_here)| *is_here);
             if let (None, Some((rank, _))) = (&self.first_fault, culprit) {
@@ -498,6 +508,7 @@ impl Roster {
                 tag: gather.tag.clone(),
                 waited: now.saturating_duration_since(gather.since),
                 ranks: gather.missing(&self.members),
+                refused: self.refused,
             };
             self.fail_gather(failure);
         }
@@ -528,7 +539,12 @@ impl Roster {
             _ => None,
         });
         if let Some(first) = waiting.next() {
-            post(&first.outbox, &Message::Waiting { waited, ranks });
+            let message = Message::Waiting {
+                waited,
+                ranks,
+                refused: self.refused,
+            };
+            post(&first.outbox, &message);
         }
     }
 
@@ -629,6 +645,7 @@ mod tests {
         let waiting = Message::Waiting {
             waited: SAYS_WHO_IS_MISSING,
             ranks: vec![(0, true), (2, false), (3, false)],
+            refused: false,
         };
         // To a waiting rank: the others may be stopped.
         assert_eq!(read(&mail[0]), [Message::Welcome]);
@@ -668,6 +685,7 @@ mod tests {
             tag: "tag".into(),
             waited: second,
             ranks: vec![(1, false)],
+            refused: false,
         });
         assert_eq!(read(&mail[0]), [Message::Welcome, failure.clone()]);
         // A late rank is told, and nothing is ever gathered again.

@@ -16,7 +16,7 @@ use crate::wire::seal::{Opener, Sealer};
 use crate::wire::strangers::Strangers;
 use crate::world::MAX_WORLD_SIZE;
 use parking_lot::{Condvar, Mutex};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 
 /// Open files per rank: its connection, twice while it authenticates.
 pub(crate) const FILES_PER_RANK: usize = 2;
+
+/// Pause between looks at whether all ranks have come.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The running store.
 ///
@@ -120,6 +123,19 @@ impl StoreServer {
     pub fn for_runs_in_turn(self) -> Self {
         self.shared.state.lock().roster.begin_again();
         self
+    }
+
+    /// Listens on `listener` too, until all ranks have come.
+    ///
+    /// # Errors
+    /// Fails if the system refuses.
+    pub(super) fn also_on(&mut self, listener: TcpListener) -> std::io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("store-notice".into());
+        let thread = thread.spawn(move || accept_until_complete(&listener, &shared))?;
+        self.threads.push(thread);
+        Ok(())
     }
 
     /// The address of the store.
@@ -263,12 +279,41 @@ fn accept(listener: &TcpListener, mut woken: &UnixStream, shared: &Arc<Shared>) 
     }
 }
 
+/// Accepts connections until all ranks have come or the store closes.
+fn accept_until_complete(listener: &TcpListener, shared: &Arc<Shared>) {
+    let look = Timespec {
+        tv_sec: 0,
+        tv_nsec: LOOK.subsec_nanos().into(),
+    };
+    loop {
+        let state = shared.state.lock();
+        if state.closed || state.roster.is_complete() {
+            return;
+        }
+        drop(state);
+        let polled = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&look));
+        match listener.accept() {
+            Ok((stream, from)) => greet(stream, from, shared),
+            Err(_) if polled.is_err() => std::thread::sleep(LOOK),
+            Err(_) => {}
+        }
+    }
+}
+
 /// Gives a new connection a thread, which serves it once it has authenticated.
 fn greet(stream: TcpStream, from: SocketAddr, shared: &Arc<Shared>) {
     let shared_ = Arc::clone(shared);
     let refusals = shared.strangers.refusals();
     let then = move |stream, proved: Result<Accepted, AuthError>| match proved {
         Ok(accepted) => serve(stream, from, accepted, &shared_),
+        Err(AuthError::WrongSecret) => {
+            shared_.state.lock().roster.note_refusal();
+            refusals.warn(format_args!(
+                "store: refused a connection from {from}: it has another secret. If it is a rank \
+                 of this run, its node has another key file (~/.config/burn-dist/key) or \
+                 BURN_DIST_SECRET than rank 0: copy rank 0's"
+            ));
+        }
         Err(error) => {
             refusals.warn(format_args!(
                 "store: refused a connection from {from}: {error}"

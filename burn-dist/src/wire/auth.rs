@@ -37,7 +37,7 @@ pub use super::net::StreamError;
 pub use super::seal::Keys;
 
 /// Version of burn-dist's protocols. Both ends must have the same.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Longest context that the connecting side can state about itself, in bytes.
 pub const MAX_CONTEXT: usize = 48;

@@ -223,7 +223,7 @@ impl Step {
         };
         Ok(match port(vars)? {
             Some(port) => Master::new(host, port),
-            None => ports::master(host, secret),
+            None => ports::master(host, secret, &self.to_string()),
         })
     }
 }
