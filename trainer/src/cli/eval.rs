@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::args::TrainedArgs;
 use super::failure::Failure;
+use super::json_lines::is_stdout;
 use super::output::{self, Way};
 use super::ranks::{Ranks, check_readable, on_ranks, world_size};
 use crate::config::{DataConfig, EvalSet, paths};
@@ -25,7 +26,7 @@ pub struct EvalArgs {
     /// Starts N ranks on this machine that share the data.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     nproc: Option<u16>,
-    /// Also writes the result to this JSON file.
+    /// Also writes the result to this JSON file. With -, standard output gets it and nothing else.
     #[arg(long, value_name = "FILE", value_parser = paths::argument())]
     json: Option<PathBuf>,
 }
@@ -64,13 +65,17 @@ fn data(args: &EvalArgs, config: &DataConfig) -> Result<EvalSet, Failure> {
 pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(args.nproc, 1, world)?;
     let check = || match (world.is_main(), &args.json) {
-        (true, Some(path)) => output::check("--json", path, Way::InPlace),
+        (true, Some(path)) if !is_stdout(path) => output::check("--json", path, Way::InPlace),
         _ => Ok(()),
     };
     if world.launch() == Launch::Single {
         check()?;
     }
-    let ranks = Ranks::without_restarts(size);
+    let to_stdout = args.json.as_deref().is_some_and(is_stdout);
+    let ranks = Ranks {
+        direct_output: to_stdout,
+        ..Ranks::without_restarts(size)
+    };
     check_readable(args.trained.config.as_deref(), ranks, world)?;
     let trained = args.trained.find()?;
     trained.check_has_data()?;
@@ -80,7 +85,9 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
         if world.is_main() {
             let notes = trained.notes.iter().chain(&trained.data_note);
             notes.for_each(|text| note(text));
-            tell(&trained.title());
+            if !to_stdout {
+                tell(&trained.title());
+            }
         }
         // A rank that ends before the ranks connect would leave the others waiting.
         let ready = || check().map_err(|failure| TrainError::Refused(failure.to_string()));
@@ -89,7 +96,9 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
             return Ok(0);
         }
         trained.taken().iter().for_each(|note| complain(note));
-        say(&evaluated.line);
+        if !to_stdout {
+            say(&evaluated.line);
+        }
         if let Some(path) = &args.json {
             let mut json = serde_json::json!({
                 "checkpoint": trained.path.display().to_string(),
@@ -101,7 +110,10 @@ pub fn run(args: &EvalArgs, world: &World) -> Result<i32, Failure> {
             if trained.step.is_none() {
                 json["details"]["step"] = serde_json::Value::Null;
             }
-            output::write(path, format!("{json:#}\n").as_bytes())?;
+            match to_stdout {
+                true => say(&format!("{json:#}")),
+                false => output::write(path, format!("{json:#}\n").as_bytes())?,
+            }
         }
         Ok(0)
     })

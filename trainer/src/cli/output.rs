@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::failure::Failure;
+use super::json_lines::is_stdout;
 use crate::error::TrainError;
 use crate::system::whole_file::{self, folder_of};
 
@@ -34,6 +35,9 @@ pub fn check(option: &str, path: &Path, way: Way) -> Result<(), Failure> {
 }
 
 fn attempt(path: &Path, way: Way) -> Result<(), String> {
+    if is_stdout(path) {
+        return Err("this output goes only to a file (./- if it has that name)".to_owned());
+    }
     match fs::metadata(path) {
         Ok(found) if found.is_dir() => {
             return Err("it is a folder".to_owned());
@@ -142,6 +146,8 @@ mod tests {
                 assert!(error.ends_with("with --out"), "{error}");
             }
         }
+        let error = check(Path::new("-"), Way::InPlace).unwrap_err().to_string();
+        assert!(error.contains("goes only to a file"), "{error}");
         check(Path::new("/dev/null"), Way::InPlace).unwrap();
         check(&path("socket"), Way::Replaced).unwrap_err();
         // Even root cannot create files in /proc.
