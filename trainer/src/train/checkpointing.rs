@@ -37,6 +37,8 @@ pub struct Checkpoints {
     fatal: Option<TrainError>,
     /// Whether the last checkpoint that was due was skipped.
     left_out: bool,
+    /// Why the last checkpoint was not written, if so.
+    reason: Option<String>,
 }
 
 impl Checkpoints {
@@ -71,6 +73,7 @@ impl Checkpoints {
             news: Vec::new(),
             fatal: None,
             left_out: false,
+            reason: None,
         })
     }
 
@@ -182,6 +185,7 @@ impl Checkpoints {
     fn note(&mut self, result: Option<Result<Written, CheckpointError>>) {
         if let Some(Ok(written)) = &result {
             self.written = Some(written.step);
+            self.reason = None;
         }
         match result {
             Some(Ok(written)) if self.rank == 0 => {
@@ -211,12 +215,22 @@ impl Checkpoints {
             Some(Err(CheckpointError::Refused { .. })) if self.lost().is_some() => {
                 self.fatal = self.lost();
             }
-            Some(Err(error)) => complain(&format!(
-                "warning: rank {}: checkpoint not written; the run continues: {error}",
-                self.rank
-            )),
+            Some(Err(error)) => self.warn(&error.to_string()),
             _ => {}
         }
+    }
+
+    /// Warns that a checkpoint was not written, unless the one before failed for the same reason.
+    fn warn(&mut self, error: &str) {
+        // After the path, which has the step.
+        let reason = error.rsplit(": ").next().map(str::to_owned);
+        if self.reason != reason {
+            complain(&format!(
+                "warning: rank {}: checkpoint not written; the run continues: {error}",
+                self.rank
+            ));
+        }
+        self.reason = reason;
     }
 
     /// The error if the folder belongs to another run now.

@@ -111,8 +111,9 @@ impl<T: Task> Training<'_, T> {
         Ok(summary)
     }
 
-    /// Fails if a run at its end has skipped nearly all its steps. A trial may do so: the loss scale
-    /// is still too high after three steps.
+    /// Fails if a run at its end has skipped nearly all its steps.
+    ///
+    /// A trial may do so: the loss scale is still too high after three steps.
     fn check_skipped(&self, end: &End) -> Result<(), TrainError> {
         let counted = Skipped {
             skipped: self.recorder.skipped_steps().unwrap_or(0),

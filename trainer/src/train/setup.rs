@@ -198,7 +198,7 @@ pub(crate) fn train<T: Task>(
     }
 }
 
-/// What decides which settings matter.
+/// The parts of this run that decide which settings matter.
 fn place(context: &TrainContext<'_>) -> Place {
     Place {
         on_host: is_host(&context.device.device),

@@ -117,7 +117,10 @@ mod tests {
             let told = found(&[setting], idle);
             let name = setting.split('=').next().unwrap();
             assert_eq!(told.len(), 1, "{setting}: {told:?}");
-            assert!(told[0].starts_with(&format!("warning: {name} = ")), "{told:?}");
+            assert!(
+                told[0].starts_with(&format!("warning: {name} = ")),
+                "{told:?}"
+            );
             assert_eq!(found(&[setting], useful), [""; 0], "{setting}");
         }
         let scale = "loss_scale.initial=1024.0";
