@@ -656,3 +656,88 @@ fn a_folder_of_images_without_a_usable_file_is_a_wrong_configuration() {
             .assert_no_files(&["pictures"]);
     }
 }
+
+#[test]
+fn colors_are_those_that_the_environment_allows() {
+    let wrong = ["--set", "train.epoch=3"];
+    let colored = |variables: &[(&str, &str)]| {
+        let mut trial = Trial::new(&wrong);
+        for (name, value) in variables {
+            trial = trial.env(name, value);
+        }
+        let finished = trial.run();
+        finished.assert_code(2).assert_stderr(&["did you mean"]);
+        finished.stderr.contains('\x1b')
+    };
+    assert!(!colored(&[]), "a pipe gets no colors");
+    assert!(colored(&[("CLICOLOR_FORCE", "1")]));
+    assert!(!colored(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
+    // On a terminal.
+    let on_terminal = |variable: &str| {
+        let command = format!("{} --set train.epoch=3", env!("CARGO_BIN_EXE_trainer"));
+        let output = Command::new("env")
+            .args(["-u", "NO_COLOR", "-u", "CLICOLOR", "-u", "CLICOLOR_FORCE"])
+            .args([
+                "TERM=xterm",
+                variable,
+                "script",
+                "-qec",
+                &command,
+                "/dev/null",
+            ])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("did you mean"), "{text}");
+        text.contains('\x1b')
+    };
+    if Command::new("script").arg("--version").output().is_err() {
+        println!("SKIPPED: colors on a terminal: there is no `script` (util-linux)");
+        return;
+    }
+    assert!(on_terminal("A=1"));
+    for variable in ["NO_COLOR=1", "TERM=dumb", "CLICOLOR=0"] {
+        assert!(!on_terminal(variable), "{variable}");
+    }
+}
+
+#[test]
+fn flags_choose_what_is_printed() {
+    let settings = ["train.max_steps=2", "loss_scale.initial=1024.0"];
+    let run = |args: &[&str]| {
+        let finished = Trial::tiny(args, &settings).run();
+        finished.assert_code(0);
+        finished
+    };
+    let idle = "warning: [loss_scale] has no effect with train.precision = \"f32\"";
+    let usual = run(&["--nproc", "2"]);
+    assert!(usual.stdout.contains("epoch 1/1"), "{}", usual.stdout);
+    assert!(!usual.stderr.contains("info: "), "{}", usual.stderr);
+    let quiet = run(&["-q", "train", "--nproc", "2"]);
+    assert_eq!(quiet.stdout, "");
+    // Warnings stay, in one style and once.
+    for finished in [&usual, &quiet] {
+        finished.assert_stderr(&[idle]);
+        assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+        assert!(!finished.stdout.contains("warning"), "{}", finished.stdout);
+    }
+    let verbose = run(&["train", "-v", "--nproc", "2"]);
+    verbose.assert_stderr(&["\ninfo: rank 0 of 2", "[rank 1] info: rank 1 of 2"]);
+    let folder = quiet.path("run");
+    let folder = folder.to_str().unwrap();
+    for args in [
+        &["eval", "-q", folder][..],
+        &["-v", "eval", folder],
+        &["-vv", "check"],
+    ] {
+        let finished = Trial::new(args).run();
+        finished.assert_code(0);
+        assert!(!finished.stdout.is_empty(), "{args:?}");
+    }
+    let json = Trial::new(&["eval", "--nproc", "2", folder, "--json", "-"]).run();
+    json.assert_code(0);
+    let value: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(value["step"], 2);
+    Trial::new(&["-q", "-v"]).run().assert_code(2);
+}

@@ -379,6 +379,94 @@ fn divergence_is_an_error_on_all_ranks() {
     }
 }
 
+/// A PNG file with a whole header and damaged pixels, which only reading it shows.
+fn damage(picture: &Path) {
+    let mut bytes = fs::read(picture).unwrap();
+    let data = bytes.windows(4).position(|part| part == b"IDAT").unwrap();
+    bytes[data + 8..data + 28].fill(0xff);
+    fs::write(picture, bytes).unwrap();
+}
+
+/// A folder of pictures of two classes, with a damaged one.
+fn damaged_pictures(folder: &Path) -> String {
+    for (number, name) in ["a/0", "a/1", "a/2", "b/0", "b/1", "b/2"]
+        .iter()
+        .enumerate()
+    {
+        for set in ["train", "test"] {
+            let path = folder.join(set).join(format!("{name}.png"));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let shade = |x, y| image::Luma([(30 * number as u32 + 7 * x * y) as u8]);
+            GrayImage::from_fn(28, 28, shade).save(&path).unwrap();
+        }
+    }
+    damage(&folder.join("train/a/1.png"));
+    format!(
+        "data={{name=\"image-folder\", dir={:?}, size=28}}",
+        folder.to_str().unwrap()
+    )
+}
+
+#[test]
+fn a_broken_picture_is_named_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = damaged_pictures(folder.path());
+    let model = [
+        "model.filters=[4, 8]",
+        "model.hidden=16",
+        "train.batch_size=3",
+    ];
+    let settings = [&model[..], &[&data]].concat();
+    for nproc in ["1", "3"] {
+        let mut trial = Trial::new(&["-q", "--nproc", nproc]);
+        for setting in &settings {
+            trial = trial.arg("--set").arg(setting);
+        }
+        let finished = trial.run();
+        finished
+            .assert_code(1)
+            .assert_stderr(&["a/1.png cannot be used"]);
+        assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+    }
+    // Ranks of another launcher may have outputs of their own.
+    let run = folder.path().join("run");
+    let port = free_port();
+    let start = |rank| {
+        let mut trial = Trial::new(&["-q", "--run-dir"]).arg(&run);
+        for setting in &settings {
+            trial = trial.arg("--set").arg(setting);
+        }
+        trial.rank(rank, 3, &port).start()
+    };
+    let ended = [0, 1, 2].map(start).map(|rank| rank.wait(LIMIT).stderr);
+    let all = ended.concat();
+    assert_eq!(all.matches("a/1.png").count(), 1, "{all}");
+    if !ended[0].contains("a/1.png") {
+        assert!(
+            ended[0].contains("failed; its own message says why"),
+            "{all}"
+        );
+    }
+    assert!(all.lines().count() <= 4, "{all}");
+}
+
+#[test]
+fn a_prediction_without_a_picture_names_it_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Trial::tiny(&["-q"], &["train.max_steps=1"]).run();
+    run.assert_code(0);
+    damaged_pictures(folder.path());
+    for nproc in ["1", "2"] {
+        let finished = Trial::new(&["predict", "--nproc", nproc])
+            .arg(run.path("run"))
+            .arg(folder.path().join("train/a"))
+            .run();
+        finished.assert_code(1);
+        assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+        assert_eq!(finished.stdout.lines().count(), 2, "{}", finished.stdout);
+    }
+}
+
 /// The checkpoint after a step is written before the next loss is known.
 #[test]
 fn a_run_that_diverged_goes_on_from_the_last_good_state() {
@@ -421,6 +509,31 @@ fn a_run_that_diverged_goes_on_from_the_last_good_state() {
             finished.stdout
         );
     }
+}
+
+/// The ports of ranks under torchrun and Slurm are derived from the key.
+#[test]
+fn ranks_with_different_key_files_learn_it_soon() {
+    let port = free_port();
+    let homes = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let start = |rank: usize| {
+        Trial::tiny(&[], &[])
+            .rank(rank, 2, &port)
+            .env("BURN_DIST_SECRET", "")
+            .env("XDG_CONFIG_HOME", homes[rank].path().to_str().unwrap())
+            .env("TORCHELASTIC_RUN_ID", "a run of this test")
+            .env("TORCHELASTIC_USE_AGENT_STORE", "True")
+            .start()
+    };
+    let ranks = [start(0), start(1)];
+    thread::sleep(Duration::from_millis(3500));
+    let [main, other] = ranks.map(|rank| {
+        kill_process(rank.pid(), Signal::TERM).unwrap();
+        rank.wait(Duration::from_secs(5))
+    });
+    let advice = "has another key file (~/.config/burn-dist/key)";
+    main.assert_stderr(&["store: refused a connection from 127.0.0.1", advice]);
+    other.assert_stderr(&["warning on rank 1: cannot join: ", advice]);
 }
 
 #[test]

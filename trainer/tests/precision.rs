@@ -72,6 +72,41 @@ fn a_run_that_only_overflows_says_so() {
 }
 
 #[test]
+fn a_run_that_skips_all_its_steps_fails_with_advice() {
+    let settings = [
+        "train.precision=f16",
+        "loss_scale.initial=1e20",
+        "train.max_steps=6",
+    ];
+    for nproc in ["1", "2"] {
+        let finished = Trial::tiny(&["--nproc", nproc], &settings).run();
+        finished
+            .assert_code(1)
+            .assert_stderr(&["error: 6 of 6 steps were skipped", "loss_scale.initial"])
+            .assert_nobody_left();
+        assert!(
+            !finished.stderr.contains("exited with"),
+            "{}",
+            finished.stderr
+        );
+        let told = ", 6 of 6 steps skipped";
+        assert!(finished.stdout.contains(told), "{}", finished.stdout);
+    }
+}
+
+#[test]
+fn skipped_steps_are_counted_of_those_that_were_done() {
+    let scale = format!("loss_scale.initial={:?}", 2f64.powi(22));
+    let settings = ["train.precision=f16", &scale, "train.max_steps=12"];
+    let finished = run("2", &settings);
+    let steps = finished.metrics("train");
+    let skipped = steps.last().unwrap()["skipped_steps"].as_u64().unwrap();
+    assert!((3..10).contains(&skipped), "{skipped}");
+    let told = format!(", {skipped} of 12 steps skipped");
+    assert!(finished.stdout.contains(&told), "{}", finished.stdout);
+}
+
+#[test]
 fn half_precision_and_averages_resume_bit_for_bit() {
     let settings = [
         "train.precision=f16",

@@ -11,7 +11,8 @@ use crate::system::{panics, signals, threads};
 
 /// Prepares this process to be the rank in `world`, as the program `trainer` does.
 ///
-/// - SIGINT, SIGTERM, SIGUSR1, SIGXCPU and the end of the launcher end a training with a checkpoint.
+/// - SIGINT, SIGTERM, SIGUSR1, SIGXCPU and the end of the launcher end a training with a
+///   checkpoint.
 /// - A panic ends all ranks rather than leave the others waiting.
 /// - The calling thread joins the compute pool.
 ///

@@ -29,12 +29,12 @@ impl Verbosity {
         }
     }
 
-    /// Sets it for this process.
+    /// Makes this the verbosity of the process.
     pub fn set(self) {
         LEVEL.store(self as u8, Ordering::Relaxed);
     }
 
-    /// That of this process.
+    /// The verbosity of this process.
     pub fn get() -> Self {
         let all = [Self::Quiet, Self::Usual, Self::Verbose, Self::Debug];
         let level = LEVEL.load(Ordering::Relaxed);
