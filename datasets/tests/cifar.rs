@@ -124,6 +124,38 @@ fn archives_and_unpacked_folders_give_the_same() {
     }
 }
 
+/// For commands that only look at the data.
+#[test]
+fn an_archive_is_read_without_writing_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    archive_10().write(&dir.path().join("cifar-10-binary.tar.gz"));
+    let hundred = dir.path().join("cifar-100-binary.tar.gz");
+    archive_100().write(&hundred);
+    let archives = entries(dir.path());
+    let cache = tempfile::tempdir().unwrap();
+    let read = |split| Cifar10::open_read_only(dir.path(), split, Some(cache.path())).unwrap();
+    let (train, test) = (read(Split::Train), read(Split::Test));
+    let fine = Cifar100::open_read_only(dir.path(), Split::Train, Fine, None).unwrap();
+    assert_eq!((train.len(), test.len(), fine.len()), (15, 2, 6));
+    assert_eq!(first_labels(&fine, 6), [0, 19, 38, 57, 76, 95]);
+    assert_eq!(entries(dir.path()), archives);
+    assert_eq!(entries(cache.path()), [""; 0]);
+    // What is unpacked already is used, even if the archive has become unreadable.
+    let unpacked = Cifar10::open_with_cache(dir.path(), Split::Train, cache.path()).unwrap();
+    assert_eq!(first_labels(&train, 15), first_labels(&unpacked, 15));
+    assert_eq!(image(&train, 14), image(&unpacked, 14));
+    let again = read(Split::Train);
+    assert_eq!(image(&again, 14), image(&unpacked, 14));
+
+    let damaged = archive_100().with("cifar-100-binary/train.bin", records_100(6)[1..].to_vec());
+    damaged.write(&hundred);
+    let error = Cifar100::open_read_only(dir.path(), Split::Train, Fine, None).unwrap_err();
+    assert!(matches!(error, DatasetError::Records { .. }), "{error}");
+    assert!(error.to_string().contains("tar.gz/train.bin"), "{error}");
+    // The other split does not need that file.
+    Cifar100::open_read_only(dir.path(), Split::Test, Fine, None).unwrap();
+}
+
 #[test]
 fn fine_and_coarse_labels_are_told_apart() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{Cifar, Label, MIRRORS, Published, locate};
+use super::locate::{self, Unpack};
+use super::{Cifar, Label, MIRRORS, Published};
 use crate::delegate::{delegate_dataset, downloads};
 use crate::download::{Downloader, Form, RemoteFile};
 use crate::{DatasetError, Split};
@@ -59,7 +60,7 @@ impl Cifar10 {
     /// [`ArchiveLacks`](DatasetError::ArchiveLacks); [`Unpacked`](DatasetError::Unpacked) if the
     /// file came from the archive. Also fails if the archive cannot be unpacked anywhere.
     pub fn open(dir: impl AsRef<Path>, split: Split) -> Result<Self, DatasetError> {
-        Self::from_places(dir.as_ref(), None, split)
+        Self::from_places(dir.as_ref(), Unpack::Once(None), split)
     }
 
     /// Does the same as [`Cifar10::open`], but unpacks an archive only into the folder `cache`.
@@ -71,7 +72,23 @@ impl Cifar10 {
         split: Split,
         cache: impl AsRef<Path>,
     ) -> Result<Self, DatasetError> {
-        Self::from_places(dir.as_ref(), Some(cache.as_ref()), split)
+        let cache = Some(cache.as_ref());
+        Self::from_places(dir.as_ref(), Unpack::Once(cache), split)
+    }
+
+    /// Does the same as [`Cifar10::open`], but writes nothing.
+    ///
+    /// Maps the files that an earlier use has unpacked, to `cache` if it is given. Without them, it
+    /// unpacks the files of the split into memory.
+    ///
+    /// # Errors
+    /// As [`Cifar10::open`].
+    pub fn open_read_only(
+        dir: impl AsRef<Path>,
+        split: Split,
+        cache: Option<&Path>,
+    ) -> Result<Self, DatasetError> {
+        Self::from_places(dir.as_ref(), Unpack::Memory(cache), split)
     }
 
     /// Returns the archive if it is missing.
@@ -83,9 +100,9 @@ impl Cifar10 {
 
     downloads!();
 
-    fn from_places(dir: &Path, cache: Option<&Path>, split: Split) -> Result<Self, DatasetError> {
+    fn from_places(dir: &Path, how: Unpack<'_>, split: Split) -> Result<Self, DatasetError> {
         let label = (0, "batches.meta.txt");
-        Cifar::open(&PUBLISHED, (dir, cache), split, label).map(Cifar10)
+        Cifar::open(&PUBLISHED, (dir, how), split, label).map(Cifar10)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{Cifar, Label, MIRRORS, Published, locate};
+use super::locate::{self, Unpack};
+use super::{Cifar, Label, MIRRORS, Published};
 use crate::delegate::{delegate_dataset, downloads};
 use crate::download::{Downloader, Form, RemoteFile};
 use crate::{DatasetError, Split};
@@ -73,7 +74,7 @@ impl Cifar100 {
         split: Split,
         labels: Cifar100Labels,
     ) -> Result<Self, DatasetError> {
-        Self::from_places(dir.as_ref(), None, split, labels)
+        Self::from_places(dir.as_ref(), Unpack::Once(None), split, labels)
     }
 
     /// Does the same as [`Cifar100::open`], but unpacks an archive only into the folder `cache`.
@@ -86,7 +87,24 @@ impl Cifar100 {
         labels: Cifar100Labels,
         cache: impl AsRef<Path>,
     ) -> Result<Self, DatasetError> {
-        Self::from_places(dir.as_ref(), Some(cache.as_ref()), split, labels)
+        let cache = Some(cache.as_ref());
+        Self::from_places(dir.as_ref(), Unpack::Once(cache), split, labels)
+    }
+
+    /// Does the same as [`Cifar100::open`], but writes nothing.
+    ///
+    /// Maps the files that an earlier use has unpacked, to `cache` if it is given. Without them, it
+    /// unpacks the files of the split into memory.
+    ///
+    /// # Errors
+    /// As [`Cifar100::open`].
+    pub fn open_read_only(
+        dir: impl AsRef<Path>,
+        split: Split,
+        labels: Cifar100Labels,
+        cache: Option<&Path>,
+    ) -> Result<Self, DatasetError> {
+        Self::from_places(dir.as_ref(), Unpack::Memory(cache), split, labels)
     }
 
     /// The archive, unless `dir` or its sub-folder `cifar-100-binary` has it or all of its files.
@@ -98,7 +116,7 @@ impl Cifar100 {
 
     fn from_places(
         dir: &Path,
-        cache: Option<&Path>,
+        how: Unpack<'_>,
         split: Split,
         labels: Cifar100Labels,
     ) -> Result<Self, DatasetError> {
@@ -106,7 +124,7 @@ impl Cifar100 {
             Cifar100Labels::Coarse => (0, "coarse_label_names.txt"),
             Cifar100Labels::Fine => (1, "fine_label_names.txt"),
         };
-        Cifar::open(&PUBLISHED, (dir, cache), split, label).map(Cifar100)
+        Cifar::open(&PUBLISHED, (dir, how), split, label).map(Cifar100)
     }
 }
 

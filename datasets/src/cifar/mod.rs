@@ -19,7 +19,7 @@ use std::path::Path;
 use crate::download::RemoteFile;
 use crate::unpack::Member;
 use crate::{Dataset, DatasetError, ImageShape, Normalization, Split, check_read, label_in};
-use locate::Place;
+use locate::{Place, Unpack};
 use records::Records;
 
 const SHAPE: ImageShape = ImageShape {
@@ -97,17 +97,18 @@ impl Cifar {
     /// Labels are byte `label` of each record; `list` has the names of their classes.
     fn open(
         published: &'static Published,
-        (dir, cache): (&Path, Option<&Path>),
+        (dir, how): (&Path, Unpack<'_>),
         split: Split,
         label: (usize, &'static str),
     ) -> Result<Self, DatasetError> {
-        let place = locate::locate(published, dir, split, cache)?;
-        Self::from_place(published, &place, split, label).map_err(|error| place.explain(error))
+        let mut place = locate::locate(published, dir, split, how)?;
+        let opened = Self::from_place(published, &mut place, split, label);
+        opened.map_err(|error| place.explain(error))
     }
 
     fn from_place(
         published: &'static Published,
-        place: &Place,
+        place: &mut Place,
         split: Split,
         (label, list): (usize, &'static str),
     ) -> Result<Self, DatasetError> {

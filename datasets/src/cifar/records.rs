@@ -2,30 +2,29 @@
 
 use super::{PIXELS, Published};
 use crate::DatasetError;
-use crate::cifar::locate::Place;
-use crate::mapping::Mapping;
+use crate::cifar::locate::{Content, Place};
 
-/// A mapped file with verified size and labels.
+/// A file with verified size and labels.
 #[derive(Debug)]
 pub(super) struct Records {
-    mapping: Mapping,
+    content: Content,
     /// Number of label bytes at the start of each record.
     label_bytes: usize,
 }
 
 impl Records {
-    /// Maps `file` and checks that it consists of whole records with possible labels.
+    /// Opens `file` and checks that it consists of whole records with possible labels.
     pub(super) fn open(
         published: &Published,
-        place: &Place,
+        place: &mut Place,
         file: &str,
     ) -> Result<Self, DatasetError> {
-        let path = place.folder.join(file);
+        let path = place.path(file);
         let records = Records {
-            mapping: Mapping::open(&path)?,
+            content: place.content(file)?,
             label_bytes: published.labels.len(),
         };
-        let len = records.mapping.bytes().len();
+        let len = records.content.bytes().len();
         if len == 0 || !len.is_multiple_of(published.record_len()) {
             return Err(DatasetError::Records {
                 path,
@@ -49,19 +48,19 @@ impl Records {
 
     /// Number of records.
     pub(super) fn len(&self) -> usize {
-        self.mapping.bytes().len() / self.record_len()
+        self.content.bytes().len() / self.record_len()
     }
 
     /// Byte `byte` of every record.
     pub(super) fn labels(&self, byte: usize) -> impl Iterator<Item = u8> {
-        let records = self.mapping.bytes().chunks_exact(self.record_len());
+        let records = self.content.bytes().chunks_exact(self.record_len());
         records.filter_map(move |record| record.get(byte).copied())
     }
 
     /// The planes of an image.
     pub(super) fn pixels(&self, record: usize) -> Option<&[u8]> {
         let start = record.checked_mul(self.record_len())? + self.label_bytes;
-        self.mapping.bytes().get(start..start.checked_add(PIXELS)?)
+        self.content.bytes().get(start..start.checked_add(PIXELS)?)
     }
 
     fn first_label(&self, byte: usize, is: impl Fn(&u8) -> bool) -> Option<(usize, u8)> {

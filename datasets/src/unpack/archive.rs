@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 use tar::{Archive, Entry, EntryType};
@@ -18,18 +18,36 @@ use crate::DatasetError;
 /// For headers, padding and small files that are not wanted.
 const MAX_OTHER: u64 = 64 << 20;
 
-/// Writes the files of `contents` to the folder `into`; returns their lengths in that order.
+/// Place for the unpacked files.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target<'a> {
+    /// A folder.
+    Folder(&'a Path),
+    /// Memory.
+    Memory,
+}
+
+/// An unpacked file.
+#[derive(Clone, Debug)]
+pub(super) struct Unpacked {
+    /// Its length in bytes.
+    pub(super) len: u64,
+    /// Its content, if it is in memory.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Reads the files of `contents` into `target`; returns them in that order.
 pub(super) fn unpack(
     archive: &Path,
     contents: &Contents,
-    into: &Path,
-) -> Result<Vec<u64>, DatasetError> {
+    target: Target<'_>,
+) -> Result<Vec<Unpacked>, DatasetError> {
     let file = File::open(archive).map_err(DatasetError::io("open", archive))?;
     let limits = contents.files.iter().map(|file| file.max_len);
     let unpacking = Unpacking {
         archive,
         contents,
-        into,
+        target,
     };
     let mut tar = Archive::new(Metered {
         reader: MultiGzDecoder::new(BufReader::with_capacity(1 << 18, file)),
@@ -39,16 +57,16 @@ pub(super) fn unpack(
     });
     let outcome = unpacking.members(&mut tar);
     let mut rest = tar.into_inner();
-    let lens = outcome.and_then(|lens| match io::copy(&mut rest, &mut io::sink()) {
-        Ok(_) => Ok(lens),
+    let files = outcome.and_then(|files| match io::copy(&mut rest, &mut io::sink()) {
+        Ok(_) => Ok(files),
         Err(error) => Err(Failure::Read(error, "after its last file".into())),
     });
-    let lens = lens.map_err(|failure| unpacking.explain(failure, rest.read, rest.ended))?;
+    let files = files.map_err(|failure| unpacking.explain(failure, rest.read, rest.ended))?;
     let lacks: Vec<String> = contents
         .files
         .iter()
-        .zip(&lens)
-        .filter(|(_, len)| len.is_none())
+        .zip(&files)
+        .filter(|(_, found)| found.is_none())
         .map(|(file, _)| file.name.to_owned())
         .collect();
     if !lacks.is_empty() {
@@ -57,7 +75,7 @@ pub(super) fn unpack(
             files: lacks,
         });
     }
-    Ok(lens.into_iter().flatten().collect())
+    Ok(files.into_iter().flatten().collect())
 }
 
 /// The reason why unpacking ended.
@@ -73,13 +91,13 @@ enum Failure {
 struct Unpacking<'a> {
     archive: &'a Path,
     contents: &'a Contents<'a>,
-    into: &'a Path,
+    target: Target<'a>,
 }
 
 impl Unpacking<'_> {
-    /// Writes the members; returns the length of each one found.
-    fn members(&self, tar: &mut Archive<impl Read>) -> Result<Vec<Option<u64>>, Failure> {
-        let mut lens = vec![None; self.contents.files.len()];
+    /// Unpacks the members that are found.
+    fn members(&self, tar: &mut Archive<impl Read>) -> Result<Vec<Option<Unpacked>>, Failure> {
+        let mut files = vec![None; self.contents.files.len()];
         let mut place = "in its first header".to_owned();
         let entries = tar.entries();
         let entries = entries.map_err(|error| Failure::Read(error, place.clone()))?;
@@ -89,16 +107,16 @@ impl Unpacking<'_> {
                 place = "after a file that is not needed".into();
                 continue;
             };
-            if let Some(len) = lens.get_mut(index) {
-                if len.is_some() {
+            if let Some(file) = files.get_mut(index) {
+                if file.is_some() {
                     let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
                     return Err(Failure::Content(format!("it contains {name} twice")));
                 }
-                *len = Some(self.member(&mut entry, index)?);
+                *file = self.member(&mut entry, index)?;
             }
             place = "after one of its files".into();
         }
-        Ok(lens)
+        Ok(files)
     }
 
     /// Index of an entry among the expected files.
@@ -117,10 +135,14 @@ impl Unpacking<'_> {
         files.position(|file| file.name.as_bytes() == name)
     }
 
-    /// Writes one file and returns its length.
-    fn member(&self, entry: &mut Entry<'_, impl Read>, index: usize) -> Result<u64, Failure> {
+    /// Unpacks one file.
+    fn member(
+        &self,
+        entry: &mut Entry<'_, impl Read>,
+        index: usize,
+    ) -> Result<Option<Unpacked>, Failure> {
         let Some(file) = self.contents.files.get(index) else {
-            return Ok(0);
+            return Ok(None);
         };
         let promised = entry.size();
         if promised > file.max_len {
@@ -129,16 +151,7 @@ impl Unpacking<'_> {
                 file.name, file.max_len
             )));
         }
-        let path = self.into.join(file.name);
-        let machine = |action| {
-            let path = path.clone();
-            move |error| Failure::Machine(DatasetError::io(action, &path)(error))
-        };
-        let mut output = File::options()
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .map_err(machine("create"))?;
+        let mut output = Output::create(self.target, file.name)?;
         let mut buffer = vec![0; 1 << 18];
         let mut written = 0;
         loop {
@@ -148,17 +161,18 @@ impl Unpacking<'_> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(Failure::Read(error, format!("in {}", file.name))),
             };
-            let chunk = buffer.get(..read).unwrap_or_default();
-            output.write_all(chunk).map_err(machine("write"))?;
+            output.write(buffer.get(..read).unwrap_or_default())?;
             written += read as u64;
         }
         if written != promised {
             let error = io::ErrorKind::UnexpectedEof.into();
             return Err(Failure::Read(error, format!("in {}", file.name)));
         }
-        // The name that means "complete" must not reach the disk before the content.
-        output.sync_all().map_err(machine("write"))?;
-        Ok(written)
+        let bytes = output.finish()?;
+        Ok(Some(Unpacked {
+            len: written,
+            bytes,
+        }))
     }
 
     /// The error for a failure after `read` bytes; `ended` means that no more came.
@@ -189,6 +203,53 @@ impl Unpacking<'_> {
             },
         }
     }
+}
+
+/// A file that is being unpacked.
+enum Output {
+    File(File, PathBuf),
+    Memory(Vec<u8>),
+}
+
+impl Output {
+    fn create(target: Target<'_>, name: &str) -> Result<Self, Failure> {
+        let Target::Folder(folder) = target else {
+            return Ok(Self::Memory(Vec::new()));
+        };
+        let path = folder.join(name);
+        let file = File::options().write(true).create_new(true).open(&path);
+        let file = file.map_err(|error| machine("create", &path, error))?;
+        Ok(Self::File(file, path))
+    }
+
+    fn write(&mut self, chunk: &[u8]) -> Result<(), Failure> {
+        match self {
+            Self::File(file, path) => {
+                let written = file.write_all(chunk);
+                written.map_err(|error| machine("write", path, error))
+            }
+            Self::Memory(bytes) => {
+                bytes.extend_from_slice(chunk);
+                Ok(())
+            }
+        }
+    }
+
+    /// Completes the file; returns the content that is in memory.
+    fn finish(self) -> Result<Vec<u8>, Failure> {
+        match self {
+            // The name that means "complete" must not reach the disk before the content.
+            Self::File(file, path) => match file.sync_all() {
+                Ok(()) => Ok(Vec::new()),
+                Err(error) => Err(machine("write", &path, error)),
+            },
+            Self::Memory(bytes) => Ok(bytes),
+        }
+    }
+}
+
+fn machine(action: &'static str, path: &Path, error: io::Error) -> Failure {
+    Failure::Machine(DatasetError::io(action, path)(error))
 }
 
 /// Counts the bytes read, and fails if they are too many.

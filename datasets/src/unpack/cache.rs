@@ -16,7 +16,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
-use super::{Contents, archive};
+use super::Contents;
+use super::archive::{self, Target};
 use crate::DatasetError;
 use crate::hex::hex;
 use crate::lock::Lock;
@@ -39,10 +40,7 @@ pub(crate) fn unpacked(
     contents: &Contents,
     cache: Option<&Path>,
 ) -> Result<PathBuf, DatasetError> {
-    let roots = match cache {
-        Some(cache) => vec![Root::named(cache)],
-        None => roots(archive),
-    };
+    let roots = roots(archive, cache);
     let name = format!("{}-{}", contents.folder, key(archive)?);
     for root in &roots {
         let folder = root.path.join(&name);
@@ -62,6 +60,21 @@ pub(crate) fn unpacked(
         path: archive.to_owned(),
         reasons,
     })
+}
+
+/// The folder that an earlier call of [`unpacked`] made. Writes nothing.
+///
+/// Folders for temporary files do not count: only a write can tell whose they are.
+pub(crate) fn unpacked_before(
+    archive: &Path,
+    contents: &Contents,
+    cache: Option<&Path>,
+) -> Result<Option<PathBuf>, DatasetError> {
+    let name = format!("{}-{}", contents.folder, key(archive)?);
+    let roots = roots(archive, cache).into_iter();
+    let roots = roots.filter(|root| !root.exposed);
+    let mut folders = roots.map(|root| root.path.join(&name));
+    Ok(folders.find(|folder| is_complete(folder, contents)))
 }
 
 /// A folder for cache folders.
@@ -100,8 +113,11 @@ impl Root {
     }
 }
 
-/// Folders to try if none is named, best first.
-fn roots(archive: &Path) -> Vec<Root> {
+/// Folders to try, best first: only `cache`, if it is named.
+fn roots(archive: &Path, cache: Option<&Path>) -> Vec<Root> {
+    if let Some(cache) = cache {
+        return vec![Root::named(cache)];
+    }
     let beside = archive.parent().map(|folder| folder.join(".burn-dist"));
     let set = |name| env::var_os(name).filter(|value| !value.is_empty());
     let home_cache = set("XDG_CACHE_HOME")
@@ -170,10 +186,10 @@ fn fill(
     }
     tracing::info!(archive = %archive.display(), to = %folder.display(), "unpacking once");
     let staging = Staging::new(root, name)?;
-    let lens = archive::unpack(archive, contents, &staging.0)?;
-    let lines = contents.files.iter().zip(lens);
+    let files = archive::unpack(archive, contents, Target::Folder(&staging.0))?;
+    let lines = contents.files.iter().zip(files);
     let note: String = lines
-        .map(|(file, len)| format!("{len} {}\n", file.name))
+        .map(|(file, found)| format!("{} {}\n", found.len, file.name))
         .collect();
     let note_path = staging.0.join(NOTE);
     fs::write(&note_path, note).map_err(DatasetError::io("write", &note_path))?;

@@ -7,7 +7,20 @@
 mod archive;
 mod cache;
 
-pub(crate) use cache::unpacked;
+use std::path::Path;
+
+use crate::DatasetError;
+use archive::Target;
+pub(crate) use cache::{unpacked, unpacked_before};
+
+/// Unpacks the files of `contents` into memory, in their order. Writes nothing.
+pub(crate) fn into_memory(
+    archive: &Path,
+    contents: &Contents,
+) -> Result<Vec<Vec<u8>>, DatasetError> {
+    let files = archive::unpack(archive, contents, Target::Memory)?;
+    Ok(files.into_iter().map(|file| file.bytes).collect())
+}
 
 /// The files to take out of an archive.
 #[derive(Debug)]
