@@ -122,6 +122,7 @@ fn torch_loads_what_is_saved() {
             golden($case).write_state("sgd3", &path);
             let model = load(model, &path, &keys).unwrap();
             save(&model, &path, &keys).unwrap();
+            save(&model, path.with_extension("pt"), &keys).unwrap();
         };
     }
     export!(
@@ -167,6 +168,7 @@ fn torch_loads_what_is_saved() {
     export_for_torchvision(folder.path());
     let output = interop(&python, "read", folder.path());
     assert_eq!(output.matches("loaded strictly").count(), 9, "{output}");
+    assert_eq!(output.matches("the same in .pt").count(), 8, "{output}");
     if output.contains("SKIPPED") {
         eprintln!("{output}");
     }

@@ -4,6 +4,7 @@
     interop.py read FOLDER    loads what Rust exported, strictly, and compares what it computes
 """
 
+import inspect
 import json
 import pathlib
 import sys
@@ -64,7 +65,19 @@ def read(folder):
         found = net.eval()(tensors["input"])
         torch.testing.assert_close(found, tensors["eval_logits"], rtol=1e-5, atol=1e-5)
         print(f"{path.stem}: loaded strictly")
+        same(load_file(path), path.with_suffix(".pt"))
+        print(f"{path.stem}: the same in .pt")
     read_torchvision(folder / "torchvision.safetensors")
+
+
+def same(tensors, path):
+    """Whether the checkpoint at `path` has exactly `tensors`, also if it is mapped into memory."""
+    can_map = "mmap" in inspect.signature(torch.load).parameters
+    for how in [{}] + [{"mmap": True}] * can_map:
+        found = torch.load(path, weights_only=True, **how)
+        assert set(found) == set(tensors), path
+        for name, tensor in tensors.items():
+            assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
 
 
 def read_torchvision(path):

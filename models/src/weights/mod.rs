@@ -16,13 +16,15 @@
 //! # }
 //! ```
 //!
-//! In Python: `model.load_state_dict(safetensors.torch.load_file("mnist_cnn.safetensors"))`.
+//! In Python: `model.load_state_dict(safetensors.torch.load_file("mnist_cnn.safetensors"))`. The
+//! ending of the name decides the format: [`Container`].
 //!
 //! Both directions are strict: one error names all tensors that are missing, unexpected or of
 //! another shape. [`Load`] can leave a layer out and resample the position embedding of a vision
 //! transformer. PyTorch's batch counter `num_batches_tracked` has no counterpart here; [`batches`]
 //! reads it, and [`Batches`] says what to write.
 
+mod container;
 mod error;
 mod float;
 mod key_map;
@@ -32,8 +34,10 @@ mod place;
 mod published;
 mod save;
 mod source;
+mod torch_save;
 
 pub use crate::positions::Positions;
+pub use container::Container;
 pub use error::{Mismatches, WeightsError};
 pub use key_map::KeyMap;
 pub use load::{Load, Taken, about, load};

@@ -13,7 +13,7 @@ use safetensors::{Dtype, View};
 
 use super::layout::{Place, Slot, follows_place, slots};
 use super::source::Source;
-use super::{KeyMap, WeightsError};
+use super::{Container, KeyMap, WeightsError, torch_save};
 
 /// Key of [`NATIVE`] in a file's metadata.
 pub(super) const LAYOUT: &str = "layout";
@@ -54,14 +54,17 @@ pub fn batches(path: impl AsRef<Path>) -> Result<BTreeMap<String, i64>, WeightsE
     Ok(Source::open(path.as_ref())?.batches(""))
 }
 
-/// Writes the weights of `model` to the safetensors file `path`, with PyTorch's names and layouts.
+/// Writes the weights of `model` to the file `path`, with PyTorch's names and layouts.
 ///
-/// Load it with `load_state_dict(safetensors.torch.load_file(path))` and `strict=True`. The file
-/// appears when it is complete, and replaces an old one.
+/// The ending of `path` decides the format: [`Container`]. In PyTorch, load a safetensors file with
+/// `load_state_dict(safetensors.torch.load_file(path))`, and a `.pt` file with
+/// `load_state_dict(torch.load(path, weights_only=True))`. The file appears when it is complete,
+/// and replaces an old one.
 ///
 /// # Errors
 ///
-/// See [`state_dict`]. Also fails if the folder cannot be written to.
+/// See [`state_dict`]. Also fails if the name has another ending, or the folder cannot be written
+/// to.
 pub fn save<M: Module>(
     model: &M,
     path: impl AsRef<Path>,
@@ -108,6 +111,17 @@ pub fn save_from<M: Module>(
     complete: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), WeightsError> {
     let path = path.as_ref();
+    let failed = |reason| WeightsError::Write {
+        path: path.to_owned(),
+        reason,
+    };
+    let container = Container::of_path(path);
+    let container = container
+        .ok_or_else(|| failed(format!("its name must end with {}", Container::ENDINGS)))?;
+    if keys.is_native() && container == Container::Pytorch {
+        let reason = "PyTorch has no modules of Burn. Write Burn's layout to a .safetensors file";
+        return Err(failed(reason.to_owned()));
+    }
     let slots = slots(model, keys)?;
     // Other libraries look here for the writer of the file.
     let format = ("format".to_owned(), "pt".to_owned());
@@ -125,25 +139,25 @@ pub fn save_from<M: Module>(
         views.extend(counter.map(|counter| (counter.as_str(), stored(counter))));
     }
     let checked = || reading.take_failure().and_then(|()| complete());
-    write(path, views, &about.into_iter().collect(), checked).map_err(|reason| {
-        WeightsError::Write {
-            path: path.to_owned(),
-            reason,
-        }
-    })
+    let about = about.into_iter().collect();
+    write((path, container), views, &about, checked).map_err(failed)
 }
 
 /// Writes a file tensor by tensor; it replaces `path` when it is complete and on disk. The same
 /// model gives the same bytes: the entries of `about` are in the order of their keys.
 fn write(
-    path: &Path,
+    (path, container): (&Path, Container),
     views: Vec<(&str, impl View)>,
     about: &BTreeMap<String, String>,
     checked: impl FnOnce() -> Result<(), String>,
 ) -> Result<(), String> {
     let failed = |error: io::Error| error.to_string();
     let mut file = Replacement::create(path, None).map_err(failed)?;
-    write_tensors(&mut file, views, about).map_err(failed)?;
+    match container {
+        Container::Safetensors => write_tensors(&mut file, views, about).map(drop),
+        Container::Pytorch => torch_save::write(&mut file, &views, about),
+    }
+    .map_err(failed)?;
     checked()?;
     file.publish().map(drop).map_err(failed)
 }

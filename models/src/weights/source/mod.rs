@@ -73,7 +73,7 @@ impl Source {
     pub(super) fn about(&self) -> HashMap<String, String> {
         match &self.container {
             Container::Safetensors(file) => file.about().cloned().unwrap_or_default(),
-            Container::Pytorch(_) => HashMap::new(),
+            Container::Pytorch(file) => file.about().clone(),
         }
     }
 

@@ -13,10 +13,13 @@ use zip::ZipArchive;
 use super::pickle::{Found, Pickle, View};
 use super::{Element, Entry};
 use crate::weights::WeightsError;
+use crate::weights::torch_save::ABOUT;
 
 /// Largest pickle, since a small archive can claim any size. A byte of it becomes up to a hundred
 /// bytes in memory; a thousand tensors take about 200 KiB.
 const MAX_PICKLE: u64 = 4 << 20;
+/// Largest metadata: the names of all classes are in it.
+const MAX_ABOUT: u64 = 16 << 20;
 /// Largest tensor in bytes: a tensor can repeat the bytes of a small storage.
 const MAX_TENSOR: usize = 8 << 30;
 
@@ -36,6 +39,7 @@ const STREAM: i64 = 1001;
 pub(super) struct PytorchFile {
     tensors: HashMap<String, View>,
     storages: Storages,
+    about: HashMap<String, String>,
 }
 
 /// Places of the bytes.
@@ -74,8 +78,11 @@ impl PytorchFile {
         }
         let beginning = &start[..start.len().min(MAGIC_WITHIN)];
         let has = |mark: &[u8]| beginning.windows(mark.len()).any(|bytes| bytes == mark);
+        let mut about = HashMap::new();
         let (pickle, storages) = if start.starts_with(b"PK\x03\x04") {
-            archive(file)?
+            let (pickle, mut archive, root) = archive(file)?;
+            about = metadata(&mut archive, &root);
+            (pickle, Storages::Archive(Mutex::new(archive), root))
         } else if has(&MAGIC) || has(MAGIC_TEXT) {
             stream(file)?
         } else if matches!(start.first(), Some(0x80 | b'(' | b'}' | b']' | b'c')) {
@@ -95,7 +102,17 @@ impl PytorchFile {
             };
             entries.insert(key, Entry { shape, element });
         }
-        Ok((Self { tensors, storages }, entries))
+        let file = Self {
+            tensors,
+            storages,
+            about,
+        };
+        Ok((file, entries))
+    }
+
+    /// The metadata that this crate wrote; empty for files of PyTorch.
+    pub(super) fn about(&self) -> &HashMap<String, String> {
+        &self.about
     }
 
     pub(super) fn read(&self, key: &str) -> Result<Vec<u8>, String> {
@@ -182,8 +199,12 @@ fn read_pickle(input: impl BufRead) -> Result<Pickle, String> {
     Pickle::read(input.take(MAX_PICKLE))
 }
 
-/// The pickle of a ZIP archive: `data.pkl` in its only folder, with the storages beside it.
-fn archive(file: File) -> Result<(Pickle, Storages), String> {
+/// A ZIP archive in a file.
+type Archive = ZipArchive<BufReader<File>>;
+
+/// The pickle of a ZIP archive, which is `data.pkl` in its only folder, and that folder with the
+/// storages.
+fn archive(file: File) -> Result<(Pickle, Archive, String), String> {
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|error| error.to_string())?;
     let is_pickle = |name: &String| name == "data.pkl" || name.ends_with("/data.pkl");
     let names = archive.file_names().filter_map(Result::ok);
@@ -219,7 +240,15 @@ fn archive(file: File) -> Result<(Pickle, Storages), String> {
             .map_err(|error| format!("cannot read its data.pkl: {error}"))?;
     }
     let pickle = read_pickle(Cursor::new(content))?;
-    Ok((pickle, Storages::Archive(Mutex::new(archive), root)))
+    Ok((pickle, archive, root))
+}
+
+/// The metadata in an archive of this crate. Empty if it has none that can be read.
+fn metadata(archive: &mut Archive, root: &str) -> HashMap<String, String> {
+    let Ok(entry) = archive.by_name(&format!("{root}{ABOUT}")) else {
+        return HashMap::new();
+    };
+    serde_json::from_reader(entry.take(MAX_ABOUT)).unwrap_or_default()
 }
 
 /// The pickle of a stream: a number, a version, facts about the system, the pickle, the names of
