@@ -37,9 +37,11 @@ pub fn measure(config: &Config, items: usize) -> Result<Option<u64>, TrainError>
         micro: items,
         accumulate: 1,
     };
+    let mut read_only = config.clone();
+    read_only.data.read_only();
     let opening = Opening {
         only_evaluates: true,
-        ..Opening::to_train(config, batching, (0, 1))
+        ..Opening::to_train(&read_only, batching, (0, 1))
     };
     let measure = Measure {
         config,

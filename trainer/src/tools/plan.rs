@@ -56,8 +56,8 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     let mut config = loaded.config.clone();
     limits::apply(&mut config);
     let batching = loaded.batching(size)?;
-    let offline = offline(&config);
-    let data = Data::open(&Opening::to_train(&offline, batching, (0, size)))?;
+    let read_only = read_only(&config);
+    let data = Data::open(&Opening::to_train(&read_only, batching, (0, size)))?;
     data.check()?;
     // Counting and filling a model works on any device.
     let device = Device::flex().autodiff();
@@ -95,10 +95,10 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
     })
 }
 
-/// The configuration without downloads.
-fn offline(config: &Config) -> Config {
+/// The configuration, to open the data without writing files.
+fn read_only(config: &Config) -> Config {
     let mut config = config.clone();
-    config.data.download = false;
+    config.data.read_only();
     config
 }
 
@@ -109,8 +109,8 @@ pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
     let room = device::room(config, size, 1);
     let free = room.bytes.filter(|_| !room.on_gpu)?;
     let batching = loaded.batching(size).ok()?;
-    let offline = offline(config);
-    let data = Data::open(&Opening::to_train(&offline, batching, (0, size))).ok()?;
+    let read_only = read_only(config);
+    let data = Data::open(&Opening::to_train(&read_only, batching, (0, size))).ok()?;
     let device = Device::flex().autodiff();
     let states = data.build(config, &device, Count { config }).ok()?;
     let ranks = config.parallel.shard_within.ranks(size, 1);

@@ -27,6 +27,10 @@ keys! {
         /// Folder for the unpacked archive, shared by the ranks of a node. Default: beside the
         /// archive, or the user's cache folder if that is not writable.
         cache_dir: Option<PathBuf> = None,
+        /// Whether nothing is written: an archive is unpacked into memory.
+        #[serde(skip)]
+        #[schemars(skip)]
+        read_only: bool = false,
         /// Classes: `fine` (100) or `coarse` (20). Default `fine`.
         labels: Option<LabelsName> = None,
     }
@@ -35,13 +39,19 @@ keys! {
 impl AnyDataSet for Cifar100Config {
     downloads!(Cifar100, "data/cifar-100", dir, cache_dir);
 
+    fn read_only(&mut self) {
+        self.read_only = true;
+    }
+
     fn open(&self, split: Split, _samples: Option<usize>, _seed: u64) -> Opened {
         let labels = match self.labels {
             Some(LabelsName::Coarse) => Cifar100Labels::Coarse,
             Some(LabelsName::Fine) | None => Cifar100Labels::Fine,
         };
         let dir = self.folder();
-        Ok(Arc::new(match &self.cache_dir {
+        let cache = self.cache_dir.as_deref();
+        Ok(Arc::new(match cache {
+            cache if self.read_only => Cifar100::open_read_only(dir, split, labels, cache)?,
             Some(cache) => Cifar100::open_with_cache(dir, split, labels, cache)?,
             None => Cifar100::open(dir, split, labels)?,
         }))

@@ -179,6 +179,9 @@ pub trait AnyDataSet {
         Ok(())
     }
 
+    /// Makes [`open`](Self::open) write nothing.
+    fn read_only(&mut self) {}
+
     /// Opens a split of images with classes. Generators draw `samples` images with the run's
     /// `seed`.
     ///
@@ -295,6 +298,12 @@ impl DataConfig {
                 Err(fault.help("set data.validation, for example to 0.1, or remove this key"))
             }
         }
+    }
+
+    /// Neither downloads nor writes files when the data is opened.
+    pub fn read_only(&mut self) {
+        self.download = false;
+        self.kind.read_only();
     }
 
     /// The data that training evaluates on.

@@ -67,7 +67,7 @@ pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<RgbImage, Previe
 
 /// The first global batch of an epoch, and its data set.
 fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>), TrainError> {
-    let config = &loaded.config;
+    let mut config = loaded.config.clone();
     if !config.task.is_usual() {
         return Err(TrainError::OnlyImages(config.task.kind.name()));
     }
@@ -78,6 +78,8 @@ fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>
         accumulate: 1,
     };
     data::prepare(&config.data)?;
+    config.data.read_only();
+    let config = &config;
     let sets = input::sets(config, global)?;
     let sampler = input::train_sampler(config, whole, &sets, (0, 1))?;
     let dataset = sets.train;
