@@ -150,6 +150,37 @@ fn a_file_becomes_one_of_the_other_layout_and_back() {
     assert_ne!(read(&burn), first);
 }
 
+/// The ending says the format: the file begins like a zip archive, and needs no configuration.
+#[test]
+fn a_file_for_pytorch_is_one_and_is_read_back() {
+    let exported = Exported::new("torch");
+    for name in ["model.pt", "model.PTH"] {
+        let checkpoint = exported.then(&["export", "RUN", "--out", name]);
+        checkpoint.assert_code(0).assert_no_files(&[name]);
+        let path = checkpoint.path(name);
+        assert!(std::fs::read(&path).unwrap().starts_with(b"PK\x03\x04"));
+        let path = path.to_str().unwrap();
+        let back = exported.then(&["export", path]);
+        back.assert_code(0);
+        let read = |path: &Path| std::fs::read(path).unwrap();
+        let first = read(&exported.export.path("model.safetensors"));
+        assert_eq!(read(&back.path("model.safetensors")), first);
+    }
+    for (name, more, told) in [
+        ("model.onnx", &[][..], "torch.onnx.export"),
+        ("model.bin", &[], "must end with .safetensors, .pt or .pth"),
+        ("model", &[], "must end with .safetensors, .pt or .pth"),
+        ("model.pt", &["--format", "burn"], ".safetensors file"),
+    ] {
+        let args = [&["export", "RUN", "--out", name], more].concat();
+        let refused = exported.then(&args);
+        refused
+            .assert_code(2)
+            .assert_stderr(&[told])
+            .assert_no_files(&[]);
+    }
+}
+
 #[test]
 fn files_are_not_taken_for_what_they_are_not() {
     let exported = Exported::new("torch");
@@ -165,10 +196,11 @@ fn files_are_not_taken_for_what_they_are_not() {
     ];
     let mut args = vec!["eval", "FILE"];
     args.extend(other.iter().flat_map(|setting| ["--set", setting]));
-    exported
-        .then(&args)
-        .assert_code(1)
-        .assert_stderr(&["trained for other classes", "`0`"]);
+    exported.then(&args).assert_code(2).assert_stderr(&[
+        "trained for other classes",
+        "`0`",
+        "of --set data.name=generated",
+    ]);
     for (setting, told) in [
         ("data.mean=[0.5]", "images normalized with"),
         ("model.hidden=17", "fc1.weight"),

@@ -1,4 +1,4 @@
-//! Exports a trained model as one safetensors file.
+//! Exports a trained model as one weights file.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,7 +28,9 @@ pub enum Format {
 }
 
 impl Trained {
-    /// Writes parameters and buffers atomically to the safetensors file `path`.
+    /// Writes parameters and buffers atomically to the file `path`.
+    ///
+    /// The ending decides the format; see [`Container`](weights::Container).
     ///
     /// Its metadata contains the `[model]` section as JSON, class names, image size, normalization
     /// and step. [`Trained::find`] reads them, so an exported file needs no configuration.

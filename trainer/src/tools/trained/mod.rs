@@ -34,6 +34,7 @@ use weights_file::About;
 
 pub use evaluation::TrainedEvaluation;
 pub use export::Format;
+pub use models::weights::Container;
 pub use prediction::{NamedGuess, PredictOptions, PredictedImage, PredictionSink, Todo};
 pub use subject::Subject;
 
