@@ -9,6 +9,11 @@ train *arguments:
 test:
     scripts/test.sh --install
 
+# Builds the trainer, and installs it with manual pages and completions below $PREFIX (~/.local).
+install *arguments:
+    cargo build --release -p burn-dist-trainer "$@"
+    scripts/install.sh "${CARGO_TARGET_DIR:-target}/release/trainer"
+
 # Builds the trainer as one static program, for machines whose C library is older.
 static *arguments:
     scripts/static.sh "$@"

@@ -13,7 +13,7 @@ case ${1:-} in
     command=("$1")
     shift
     ;;
-  -* | '') ;;
+  -* | *.toml | '') ;;
   *) exec "$REAL_TRAINER" "$@" ;;
 esac
 for ((i = 1; i <= $#; i++)); do
@@ -21,6 +21,7 @@ for ((i = 1; i <= $#; i++)); do
   case ${!i} in
     --config) config=${!next-} ;;
     --config=*) config=${!i#--config=} ;;
+    *.toml) config=${!i} ;;
     --resume) [[ ${!next-} == auto || ${!next-} == off ]] || resumed=1 ;;
     --help | --version) exec "$REAL_TRAINER" "${command[@]}" "$@" ;;
   esac

@@ -256,7 +256,8 @@ pub enum TrainError {
     },
     /// The run folder holds another run.
     #[error(
-        "{} already contains a run. Choose another folder with --run-dir, or move that one away",
+        "{} already contains a run. Continue it with --resume auto, or choose another folder with \
+         --run-dir",
         .0.display()
     )]
     RunDirTaken(PathBuf),

@@ -105,6 +105,303 @@ fn wrong_arguments_are_refused_before_anything_starts() {
 }
 
 #[test]
+fn all_errors_of_a_configuration_are_shown_in_their_lines() {
+    let text = "[model]\nname = \"cnn\"\n[optimizer]\nname = \"AdamW\"\n[train]\nmax_epochs = 3\n\
+                seed = \"1\"\n[early_stopping]\ntarget_accuracy = 99\n";
+    let finished = Trial::new(&["mine.toml"]).file("mine.toml", text).run();
+    finished.assert_code(2).assert_stderr(&[
+        "invalid configuration, 3 errors",
+        "4 │ name = \"AdamW\"",
+        "did you mean `adamw`?",
+        "6 │ max_epochs = 3",
+        "did you mean `epochs`?",
+        "7 │ seed = \"1\"",
+        "write `seed = 1`",
+    ]);
+    Trial::new(&["mine.toml"])
+        .file("mine.toml", text.replace("AdamW", "adamw"))
+        .run()
+        .assert_code(2)
+        .assert_stderr(&[
+            "3 errors",
+            "9 │ target_accuracy = 99",
+            "write 0.99 for 99 %",
+        ]);
+}
+
+#[test]
+fn options_that_are_keys_are_translated() {
+    for (option, advice) in [
+        ("--epochs", "--set train.epochs=VALUE"),
+        ("--lr=0.1", "--set optimizer.lr=VALUE"),
+        ("--batch-size", "--set train.batch_size=VALUE"),
+        ("--train.seed", "--set train.seed=VALUE"),
+        ("--learning_rate", "--set optimizer.lr=VALUE"),
+        ("--devices", "--nproc N"),
+        ("--nprocs", "--nproc"),
+    ] {
+        let refused = Trial::new(&[option, "3"]).run();
+        refused.assert_code(2).assert_stderr(&[advice]);
+        let of_another = option == "--epochs" && refused.stderr.contains("--nproc");
+        assert!(!of_another, "{}", refused.stderr);
+    }
+}
+
+#[test]
+fn a_configuration_needs_no_option() {
+    let config = "[model]\nname = \"cnn\"\n[optimizer]\nname = \"sgd\"\nlr = 0.125\n";
+    for args in [
+        &["mine.toml", "--dry-run"][..],
+        &["--dry-run", "mine.toml"],
+        &["train", "mine.toml", "--dry-run"],
+        &["check", "mine.toml"],
+        &["check", "--set", "train.epochs=2", "mine.toml"],
+        &["check", "--config", "mine.toml"],
+    ] {
+        let finished = Trial::new(args).file("mine.toml", config).run();
+        finished.assert_code(0).assert_no_files(&["mine.toml"]);
+        assert!(
+            finished.stdout.contains("lr = 0.125"),
+            "{}",
+            finished.stdout
+        );
+    }
+    let built_in = Trial::new(&["digits", "--dry-run"]).run();
+    built_in.assert_code(0);
+    for (args, told) in [
+        (&["chekc"][..], "Did you mean `trainer check`?"),
+        (
+            &["nowhere.toml"],
+            "cannot read the configuration nowhere.toml",
+        ),
+        (&["digits", "--config", "digits"], "cannot be used with"),
+        (&["check", "digits", "vit"], "unexpected argument"),
+        (&["/"], "--resume / continues the run"),
+    ] {
+        Trial::new(args).run().assert_code(2).assert_stderr(&[told]);
+    }
+}
+
+#[test]
+fn a_new_configuration_is_written_with_comments() {
+    let args = [
+        "init",
+        "mine.toml",
+        "--data",
+        "image-folder",
+        "--dir",
+        "photos",
+    ];
+    let more = [
+        "--model",
+        "vit",
+        "--epochs",
+        "7",
+        "--set",
+        "train.batch_size=32",
+    ];
+    let written = Trial::new(&[&args[..], &more].concat()).run();
+    written.assert_code(0).assert_no_files(&["mine.toml"]);
+    let text = std::fs::read_to_string(written.path("mine.toml")).unwrap();
+    for line in [
+        "name = \"image-folder\"",
+        "dir = \"photos\"",
+        "name = \"vit\"",
+        "epochs = 7",
+        "batch_size = 32",
+        "# seed = 1",
+    ] {
+        assert!(text.lines().any(|own| own == line), "{line}: {text}");
+    }
+    // Without choices and a terminal, it is the default training, which can be checked.
+    let usual = Trial::new(&["init"]).run();
+    usual.assert_code(0).assert_no_files(&["train.toml"]);
+    let text = std::fs::read_to_string(usual.path("train.toml")).unwrap();
+    Trial::new(&["check", "train.toml"])
+        .file("train.toml", &text)
+        .run()
+        .assert_code(0);
+    let kept = Trial::new(&["init", "mine.toml"])
+        .file("mine.toml", "old")
+        .run();
+    kept.assert_code(2)
+        .assert_stderr(&["mine.toml exists", "--force"]);
+    let replaced = Trial::new(&["init", "mine.toml", "--force"])
+        .file("mine.toml", "old")
+        .run();
+    replaced.assert_code(0);
+    for (args, told) in [
+        (&["init", "--model", "resnt"][..], "did you mean `resnet`?"),
+        (
+            &["init", "--set", "train.epoch=3"],
+            "did you mean `epochs`?",
+        ),
+        (&["init", "--set", "epochs=3"], "section.key=value"),
+    ] {
+        Trial::new(args)
+            .run()
+            .assert_code(2)
+            .assert_stderr(&[told])
+            .assert_no_files(&[]);
+    }
+}
+
+#[test]
+fn keys_are_explained_and_the_help_says_so() {
+    for (word, told) in [
+        ("train.epochs", "train.epochs = 1  (integer, epochs)"),
+        ("epochs", "Passes over the training data."),
+        ("learning_rate", "`learning_rate` is optimizer.lr here."),
+        ("ema", "ema.decay"),
+        ("devices", "--nproc N"),
+    ] {
+        let found = Trial::new(&["docs", word]).run();
+        found.assert_code(0);
+        assert!(found.stdout.contains(told), "{word}: {}", found.stdout);
+    }
+    Trial::new(&["docs", "train.epoch"])
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["Did you mean train.epochs?"]);
+    let help = Trial::new(&["--help"]).run();
+    help.assert_code(0);
+    for line in [
+        "trainer docs KEY",
+        "  docs ",
+        "  init ",
+        "  man ",
+        "[CONFIG]",
+    ] {
+        assert!(help.stdout.contains(line), "{line}: {}", help.stdout);
+    }
+    let page = Trial::new(&["man"]).run();
+    page.assert_code(0);
+    assert!(page.stdout.starts_with(".") && page.stdout.contains(".TH trainer 1"));
+}
+
+#[test]
+fn the_program_is_installed_with_its_manual_and_completions() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install.sh");
+    let installed = Command::new("bash")
+        .args([script, env!("CARGO_BIN_EXE_trainer")])
+        .env("PREFIX", folder.path())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&installed.stderr);
+    assert!(installed.status.success(), "{errors}");
+    for file in [
+        "bin/trainer",
+        "share/man/man1/trainer.1",
+        "share/man/man1/trainer-lr-find.1",
+        "share/bash-completion/completions/trainer",
+        "share/zsh/site-functions/_trainer",
+        "share/fish/vendor_completions.d/trainer.fish",
+    ] {
+        let size = std::fs::metadata(folder.path().join(file)).map(|found| found.len());
+        assert!(
+            size.as_ref().is_ok_and(|size| *size > 100),
+            "{file}: {size:?}"
+        );
+    }
+    let program = folder.path().join("bin/trainer");
+    let ran = Command::new(program).arg("--version").output().unwrap();
+    assert!(ran.status.success());
+}
+
+/// An archive is only read, into memory.
+#[test]
+fn checks_and_previews_write_nothing_beside_the_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let record = |index: u32| {
+        let pixels = (0..3072_u32).map(move |pixel| (pixel * 7 + index * 31) as u8);
+        [(index % 20) as u8, (index % 100) as u8]
+            .into_iter()
+            .chain(pixels)
+    };
+    let records = |count: u32| (0..count).flat_map(record).collect::<Vec<u8>>();
+    let names = |count: u32| {
+        (0..count)
+            .map(|class| format!("class-{class}\n"))
+            .collect::<String>()
+    };
+    let unpacked = folder.path().join("cifar-100-binary");
+    std::fs::create_dir(&unpacked).unwrap();
+    std::fs::write(unpacked.join("train.bin"), records(64)).unwrap();
+    std::fs::write(unpacked.join("test.bin"), records(16)).unwrap();
+    std::fs::write(unpacked.join("fine_label_names.txt"), names(100)).unwrap();
+    std::fs::write(unpacked.join("coarse_label_names.txt"), names(20)).unwrap();
+    let packed = Command::new("tar")
+        .args(["-czf", "data/cifar-100-binary.tar.gz", "cifar-100-binary"])
+        .current_dir(folder.path())
+        .status();
+    assert!(packed.unwrap().success());
+    let dir = format!("data.dir={}", data.display());
+    let home = folder.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    for (args, files) in [
+        (&["check"][..], &[][..]),
+        (&["train", "--dry-run"], &[]),
+        (&["preview", "--images", "4"], &["preview.png"]),
+    ] {
+        let sets = [
+            "--set",
+            "data.name=cifar-100",
+            "--set",
+            &dir,
+            "--set",
+            "train.batch_size=8",
+        ];
+        let done = Trial::new(&[args, &sets[..]].concat())
+            .env("HOME", home.to_str().unwrap())
+            .env("XDG_CACHE_HOME", "")
+            .run();
+        done.assert_code(0).assert_no_files(files);
+        let counted =
+            args[0] == "preview" || done.stdout.contains("64 training and 16 test images");
+        assert!(counted, "{}", done.stdout);
+        let left = std::fs::read_dir(&data).unwrap().count();
+        assert_eq!(left, 1, "{args:?} wrote beside the data");
+        assert_eq!(std::fs::read_dir(&home).unwrap().count(), 0, "{args:?}");
+    }
+}
+
+#[test]
+fn a_check_warns_of_files_that_are_ignored_and_only_of_these() {
+    let folder = tempfile::tempdir().unwrap();
+    for (index, class) in ["ant", "bee", "ant", "bee"].iter().enumerate() {
+        let class = folder.path().join(class);
+        std::fs::create_dir_all(&class).unwrap();
+        let picture = image::GrayImage::from_fn(12, 12, |x, y| image::Luma([(x * y) as u8]));
+        picture.save(class.join(format!("{index}.png"))).unwrap();
+    }
+    let dir = format!("data.dir={}", folder.path().display());
+    let check = |args: &[&str]| {
+        let sets = [
+            "data.name=image-folder",
+            "data.size=12",
+            "data.validation=0.5",
+            &dir,
+        ];
+        let sets = sets.iter().flat_map(|set| ["--set", *set]);
+        let more = ["--set", "train.batch_size=2"];
+        let args: Vec<&str> = args.iter().copied().chain(sets).chain(more).collect();
+        let checked = Trial::new(&args).run();
+        checked.assert_code(0);
+        checked.stderr
+    };
+    assert_eq!(check(&["check"]), "");
+    std::fs::write(folder.path().join("ant/notes.txt"), "no image").unwrap();
+    for args in [&["check"][..], &["train", "--dry-run"]] {
+        let told = check(args);
+        assert_eq!(told.matches("skipped 1 files").count(), 1, "{told}");
+        assert!(told.contains("notes.txt"), "{told}");
+    }
+}
+
+#[test]
 fn contradictions_with_a_launcher_are_refused() {
     let launched = |rank: &str, size: &str, args: &[&str]| {
         Trial::new(args)
@@ -273,7 +570,7 @@ fn a_folder_that_holds_a_run_is_refused() {
         .file("old/metrics.jsonl", "")
         .run()
         .assert_code(2)
-        .assert_stderr(&["old already contains a run"]);
+        .assert_stderr(&["old already contains a run", "--resume auto"]);
     // A path that is no folder is rejected even if a run may be resumed.
     Trial::new(&["--run-dir", "file", "--resume", "auto"])
         .file("file", "")

@@ -72,6 +72,24 @@ fn a_checkpoint_is_evaluated_as_it_was_while_training() {
         // Other batch sizes sum in another order.
         assert!(difference.abs() < 1e-6, "{difference}");
     }
+    for nproc in ["1", "2"] {
+        let printed = then(&run, &["eval", "RUN", "--nproc", nproc, "--json", "-"]);
+        printed.assert_code(0).assert_no_files(&[]);
+        let result: serde_json::Value = serde_json::from_str(&printed.stdout).unwrap();
+        assert_eq!(result["evaluation"]["samples"], 101);
+        printed.assert_stderr(&["101 test images"]);
+    }
+    for command in ["preview", "report", "lr-find"] {
+        let args = match command {
+            "report" => &["report", "RUN", "--out", "-"][..],
+            command => &[command, "--out", "-"],
+        };
+        let refused = then(&run, args);
+        refused
+            .assert_code(2)
+            .assert_stderr(&["standard output"])
+            .assert_no_files(&[]);
+    }
     let last = then(&run, &["eval", "RUN", "--last", "--json", "last.json"]);
     last.assert_code(0);
     let found = json(&last.path("last.json"));

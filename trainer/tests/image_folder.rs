@@ -83,7 +83,7 @@ fn a_checkpoint_is_for_classes_of_the_same_names() {
         let args = ["eval", "RUN", "--nproc", nproc, "--set", &elsewhere];
         let found = then(&run, &args);
         found
-            .assert_code(1)
+            .assert_code(2)
             .assert_stderr(&[difference, "data.dir"]);
         assert_eq!(
             found.stderr.matches(difference).count(),
@@ -108,14 +108,14 @@ fn a_checkpoint_is_for_classes_of_the_same_names() {
         ],
     ] {
         let found = then(&run, command);
-        found.assert_code(1).assert_stderr(&[difference]);
+        found.assert_code(2).assert_stderr(&[difference]);
         assert!(!found.path("x.safetensors").exists());
     }
     then(&run, &["predict", "RUN", image]).assert_code(0);
     let checkpoint = run.path("run");
     let resume = ["--resume", checkpoint.to_str().unwrap()];
     let resumed = train(&data(&other), &resume, &["train.epochs=2"]);
-    resumed.assert_code(1).assert_stderr(&[difference]);
+    resumed.assert_code(2).assert_stderr(&[difference]);
     train(&data(&good), &resume, &["train.epochs=2"]).assert_code(0);
 }
 
@@ -135,7 +135,7 @@ fn a_class_that_is_renamed_moves_the_labels_of_others() {
     }
     let found = then(&run, &["eval", "RUN"]);
     found
-        .assert_code(1)
+        .assert_code(2)
         .assert_stderr(&["class 0 was `ant` in training and is `bee` in the data"]);
 }
 

@@ -57,20 +57,34 @@ fn is_flag(argument: &OsStr) -> bool {
 pub struct ConfigArgs {
     /// Reads this configuration, a file or a built-in one (see `trainer configs`). Defaults to the
     /// built-in digits.
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<String>,
-    /// Sets a configuration key, for example train.epochs=2. May be repeated.
+    #[arg(value_name = "CONFIG")]
+    named: Option<String>,
+    /// The same as CONFIG.
+    #[arg(long, value_name = "CONFIG", conflicts_with = "named")]
+    config: Option<String>,
+    /// Sets a configuration key, for example train.epochs=2. May be repeated. `trainer docs KEY`
+    /// explains a key.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 }
 
 impl ConfigArgs {
+    /// The configuration that is named, if one is.
+    pub fn name(&self) -> Option<&str> {
+        self.named.as_deref().or(self.config.as_deref())
+    }
+
+    /// The configuration that is named without an option: a wrong command looks the same.
+    pub fn without_option(&self) -> Option<&str> {
+        self.named.as_deref()
+    }
+
     /// Loads the configuration.
     ///
     /// # Errors
     /// The error in the configuration, with its place.
     pub fn load(&self) -> Result<Loaded, ConfigError> {
-        Loaded::load(self.config.as_deref().unwrap_or(DEFAULT), &self.set)
+        Loaded::load(self.name().unwrap_or(DEFAULT), &self.set)
     }
 }
 

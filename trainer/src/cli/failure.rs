@@ -140,7 +140,7 @@ fn is_own_message(rank: usize, told: &str) -> bool {
     })
 }
 
-/// Renders the error with the source line it refers to.
+/// Renders all errors of a configuration with the source lines that they refer to.
 fn render(error: &ConfigError) -> String {
     let theme = match style::has_colors() {
         true => miette::GraphicalTheme::unicode(),
@@ -149,11 +149,19 @@ fn render(error: &ConfigError) -> String {
     let handler = miette::GraphicalReportHandler::new_themed(theme)
         .with_wrap_lines(false)
         .with_links(false);
-    let mut text = String::new();
-    match handler.render_report(&mut text, error) {
-        Ok(()) => format!("error: invalid configuration\n{}", text.trim_end()),
-        Err(_) => format!("error: {error}"),
+    let count = error.flaws().count();
+    let mut text = match count {
+        1 => "error: invalid configuration".to_owned(),
+        count => format!("error: invalid configuration, {count} errors"),
+    };
+    for flaw in error.flaws() {
+        let mut rendered = String::new();
+        if handler.render_report(&mut rendered, flaw).is_err() {
+            rendered = flaw.to_string();
+        }
+        text += &format!("\n{}", rendered.trim_end());
     }
+    text
 }
 
 #[cfg(test)]

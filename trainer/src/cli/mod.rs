@@ -5,11 +5,15 @@ mod args;
 mod check;
 mod completions;
 mod configs;
+mod docs;
 mod eval;
 mod export;
 mod failure;
+mod flags;
+mod init;
 mod json_lines;
 mod lr_find;
+mod man;
 mod output;
 mod predict;
 mod preview;
@@ -26,10 +30,11 @@ use burn_dist::launch::{self, WorldError, abort_all};
 use burn_dist::world::{Launch, World};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::config::reference;
+use crate::config::Embedded;
+use crate::config::suggest::nearest;
 use crate::system::log::shown;
 use crate::system::output::verbosity::Verbosity;
-use crate::system::output::{complain, flush, say, silence, unsaid};
+use crate::system::output::{complain, flush, silence, unsaid};
 use crate::system::{allocator, signals, stack, threads};
 use crate::{FAILED, STOPPED_EARLY};
 use args::VerbosityArgs;
@@ -38,7 +43,7 @@ use failure::Failure;
 /// Trains image models on one or more devices.
 ///
 /// Without a command, trains. Without arguments, trains a small CNN on built-in digits with two
-/// ranks.
+/// ranks. `trainer init` writes a configuration, `trainer docs KEY` explains a key.
 #[derive(Debug, Parser)]
 #[command(name = "trainer", version, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -62,7 +67,7 @@ enum Command {
     Predict(predict::PredictArgs),
     /// Writes an HTML report of a run, or a comparison of several.
     Report(report::ReportArgs),
-    /// Writes a trained model to a safetensors file, for PyTorch or Burn.
+    /// Writes a trained model to a safetensors file or a PyTorch checkpoint (.pt).
     Export(export::ExportArgs),
     /// Tries increasing learning rates and suggests one.
     LrFind(lr_find::LrFindArgs),
@@ -76,9 +81,16 @@ enum Command {
         /// Names the configuration to print.
         name: Option<String>,
     },
-    /// Prints the reference of all configuration keys (docs/config.md).
-    #[command(hide = true)]
-    Docs,
+    /// Explains a configuration key or section, or prints the whole reference.
+    Docs {
+        /// Names a key or a section, such as train.epochs, epochs or train.
+        #[arg(value_name = "KEY")]
+        key: Option<String>,
+    },
+    /// Writes a new configuration file with comments.
+    Init(init::InitArgs),
+    /// Prints the manual page, or writes those of all commands.
+    Man(man::ManArgs),
     /// Prints the activation memory of a micro-batch, in bytes.
     #[command(hide = true)]
     Activations(activations::ActivationsArgs),
@@ -113,10 +125,33 @@ pub fn main_within(name: &'static str, arguments: Vec<OsString>) -> ExitCode {
     })
 }
 
-/// Parses the arguments, or exits with a message.
+/// Parses the arguments. Ends the program with help, or with an error and advice.
 fn parse(arguments: Vec<OsString>) -> Cli {
     let is_command = |name: &str| Cli::command().find_subcommand(name).is_some();
-    Cli::parse_from(VerbosityArgs::behind_the_command(arguments, is_command))
+    let arguments = VerbosityArgs::behind_the_command(arguments, is_command);
+    Cli::try_parse_from(arguments).unwrap_or_else(|error| flags::advised(error).exit())
+}
+
+/// Checks that the name of a configuration is not meant as a command.
+///
+/// # Errors
+/// Fails with the command that the name resembles, if there is no configuration of that name.
+fn check_command(train: &train::TrainArgs) -> Result<(), Failure> {
+    let Some(word) = train.config.without_option() else {
+        return Ok(());
+    };
+    if std::path::Path::new(word).exists() || Embedded::find(word).is_some() {
+        return Ok(());
+    }
+    let program = Cli::command();
+    let commands = program.get_subcommands().filter(|one| !one.is_hide_set());
+    let commands: Vec<&str> = commands.map(clap::Command::get_name).collect();
+    match nearest(word, &commands) {
+        Some(near) => Err(Failure::Usage(format!(
+            "`{word}` is neither a command nor a configuration. Did you mean `trainer {near}`?"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Does `work` with enough stack.
@@ -137,6 +172,10 @@ fn roomy(work: impl FnOnce() -> ExitCode) -> ExitCode {
 }
 
 fn run(cli: Cli) -> ExitCode {
+    let is_command = match cli.command {
+        Some(_) => Ok(()),
+        None => check_command(&cli.train),
+    };
     let command = cli.command.unwrap_or(Command::Train(cli.train));
     let answers = command.answers();
     let verbosity = cli.verbosity.verbosity();
@@ -149,7 +188,10 @@ fn run(cli: Cli) -> ExitCode {
             "warning: writing a file beyond the size limit will end this program: {error}"
         ));
     }
-    let (world, outcome) = execute(command);
+    let (world, outcome) = match is_command {
+        Ok(()) => execute(command),
+        Err(failure) => (World::single(), Err(failure)),
+    };
     let outcome = outcome.and_then(|code| match unsaid() {
         Some(error) if answers && code == 0 => Err(Failure::Unsaid(error)),
         _ => Ok(code),
@@ -181,10 +223,9 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
     }
     match command {
         Command::Configs { name } => alone(configs::run(name.as_deref())),
-        Command::Docs => {
-            say(reference::markdown().trim_end());
-            alone(Ok(0))
-        }
+        Command::Docs { key } => alone(docs::run(key.as_deref())),
+        Command::Init(args) => alone(init::run(&args)),
+        Command::Man(args) => alone(man::run(&args, Cli::command())),
         Command::Activations(args) => alone(activations::run(&args)),
         Command::Preview(args) => alone(preview::run(&args)),
         Command::Eval(args) => in_world(args.nproc(), |world| eval::run(&args, world)),

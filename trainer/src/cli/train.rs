@@ -29,7 +29,7 @@ const DEFAULT_RANKS: usize = 2;
 #[derive(Debug, Args)]
 pub struct TrainArgs {
     #[command(flatten)]
-    config: ConfigArgs,
+    pub config: ConfigArgs,
     /// Starts N ranks on this machine. Defaults to 1, or 2 without a configuration.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub nproc: Option<u16>,
@@ -37,8 +37,8 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR", value_parser = paths::argument())]
     run_dir: Option<PathBuf>,
     /// Continues from: auto (the last good checkpoint of the run folder, else of the newest run of
-    /// the same configuration), off, or the path of a checkpoint or run folder. Without --config,
-    /// its configuration is used.
+    /// the same configuration), off, or the path of a checkpoint or run folder. Without CONFIG, its
+    /// configuration is used.
     // The last one counts: restarted ranks get one more.
     #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off", overrides_with = "resume")]
     resume: Resume,
@@ -58,7 +58,7 @@ impl TrainArgs {
     /// The configuration of the run or checkpoint in `--resume`, unless `--config` names one. It is
     /// that of the run folder, else the one in the checkpoint.
     fn config_of_run(&self) -> Result<Option<Loaded>, ConfigError> {
-        let (Resume::Path(path), None) = (&self.resume, &self.config.config) else {
+        let (Resume::Path(path), None) = (&self.resume, self.config.name()) else {
             return Ok(None);
         };
         let (path, sets) = (resume::named(path), &self.config.set);
@@ -79,7 +79,7 @@ impl TrainArgs {
             Some(text) => Loaded::of_checkpoint(&path, &text, sets).map(Some),
             None => Err(ConfigError::new(
                 format!("{} does not contain its configuration", path.display()),
-                Some("name it with --config".to_owned()),
+                Some("name it: trainer CONFIG --resume PATH".to_owned()),
             )),
         }
     }
@@ -98,7 +98,7 @@ fn resume_from(text: &str) -> Result<Resume, String> {
 /// Trains, or returns the reason for not doing so.
 pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
     let of_run = args.config_of_run()?;
-    let default = match (&args.config.config, &of_run) {
+    let default = match (args.config.name(), &of_run) {
         (None, None) => DEFAULT_RANKS,
         _ => 1,
     };
@@ -107,7 +107,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         restarts: args.max_restarts,
         ..Ranks::without_restarts(size)
     };
-    check_readable(args.config.config.as_deref(), ranks, world)?;
+    check_readable(args.config.name(), ranks, world)?;
     check_restarts(&args, world)?;
     let loaded = match of_run {
         Some(loaded) => loaded,

@@ -8,7 +8,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::Serializer;
 
-use super::section::suggest;
+use super::suggest::suggest;
 
 /// An enum with a fixed set of names.
 pub(super) trait ByName: Copy + 'static {

@@ -1,6 +1,6 @@
 //! The shipped configurations, built into the binary, so that they need no files.
 
-use super::section::suggest;
+use super::suggest::suggest;
 
 /// A built-in configuration.
 #[derive(Clone, Copy, Debug)]

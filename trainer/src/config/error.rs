@@ -5,13 +5,29 @@ use std::ops::Range;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource, SourceCode};
 
-/// A configuration error.
+/// The errors in a configuration, at least one, in the order of their places.
 ///
-/// Its `Display` form ends in line and column. Printed as a [`miette::Report`], it also shows the
-/// source.
+/// Its `Display` form has a line for each, which ends in line and column. Printed as a
+/// [`miette::Report`], it also shows the source of the first.
+#[derive(Debug)]
+pub struct ConfigError {
+    first: Flaw,
+    more: Vec<Flaw>,
+}
+
+impl Display for ConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.first)?;
+        self.more.iter().try_for_each(|flaw| write!(f, "\n{flaw}"))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// One error in a configuration.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub struct ConfigError {
+pub struct Flaw {
     message: String,
     help: Option<String>,
     // Boxed because every function that reads configurations returns this error by value.
@@ -25,7 +41,7 @@ struct Place {
     span: Range<usize>,
 }
 
-impl Diagnostic for ConfigError {
+impl Diagnostic for Flaw {
     fn help<'a>(&'a self) -> Option<Box<dyn Display + 'a>> {
         let help = self.help.as_ref()?;
         Some(Box::new(help))
@@ -41,24 +57,68 @@ impl Diagnostic for ConfigError {
     }
 }
 
+impl Diagnostic for ConfigError {
+    fn help<'a>(&'a self) -> Option<Box<dyn Display + 'a>> {
+        self.first.help()
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.first.source_code()
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        self.first.labels()
+    }
+}
+
 impl ConfigError {
     /// Makes an error without a place.
     pub fn new(message: String, help: Option<String>) -> Self {
-        Self {
+        Self::from(Flaw {
             message,
             help,
+            place: None,
+        })
+    }
+
+    /// Adds the error `flaw` of the same configuration.
+    pub(super) fn and(mut self, flaw: Flaw) -> Self {
+        self.more.push(flaw);
+        self
+    }
+
+    /// All errors.
+    pub fn flaws(&self) -> impl Iterator<Item = &Flaw> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+
+    /// Advice on the first error, if its message has none.
+    pub fn help_text(&self) -> Option<&str> {
+        self.first.help_text()
+    }
+}
+
+impl From<Flaw> for ConfigError {
+    fn from(first: Flaw) -> Self {
+        Self {
+            first,
+            more: Vec::new(),
+        }
+    }
+}
+
+impl Flaw {
+    /// Makes an error of `fault`, without a place.
+    pub(super) fn new(fault: Fault) -> Self {
+        Self {
+            message: fault.message,
+            help: fault.help,
             place: None,
         }
     }
 
-    /// Makes an error at bytes `span` of `text`.
-    pub fn at(
-        message: String,
-        help: Option<String>,
-        name: &str,
-        text: &str,
-        span: Range<usize>,
-    ) -> Self {
+    /// Makes an error of `fault` at bytes `span` of `text`.
+    pub(super) fn at(fault: Fault, name: &str, text: &str, span: Range<usize>) -> Self {
         let (line, column) = line_and_column(text, span.start);
         let place = if name == "--set" {
             format!("column {column} of --set {text}")
@@ -66,8 +126,8 @@ impl ConfigError {
             format!("line {line}, column {column} of {name}")
         };
         Self {
-            message: format!("{message} ({place})"),
-            help,
+            message: format!("{} ({place})", fault.message),
+            help: fault.help,
             place: Some(Box::new(Place {
                 source: NamedSource::new(name, text.to_owned()).with_language("TOML"),
                 span,
@@ -125,6 +185,12 @@ impl Fault {
             span: error.span().map(|span| span.start + base..span.end + base),
             ..Self::new(error.message())
         }
+    }
+
+    /// Sets the `section.key` at fault.
+    pub fn of(mut self, section: &str, key: &str) -> Self {
+        self.key = Some(format!("{section}.{key}"));
+        self
     }
 
     /// Sets the place.

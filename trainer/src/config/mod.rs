@@ -9,8 +9,11 @@ mod by_name;
 mod data;
 mod embedded;
 mod error;
+pub(crate) mod explain;
+mod foreign;
 mod groups;
 pub mod metric;
+mod mistyped;
 mod model;
 mod named;
 mod optimizer;
@@ -24,7 +27,9 @@ mod section;
 mod sections;
 mod shard_within;
 mod source;
+pub(crate) mod suggest;
 mod task;
+pub(crate) mod template;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -41,7 +46,7 @@ use toml::de::DeTable;
 pub use batching::Batching;
 pub use data::*;
 pub use embedded::{DEFAULT, EMBEDDED, Embedded};
-pub use error::ConfigError;
+pub use error::{ConfigError, Flaw};
 pub use groups::GroupConfig;
 pub use model::*;
 pub use optimizer::*;
@@ -50,9 +55,11 @@ pub use schedule::*;
 pub use sections::*;
 pub use task::*;
 
+pub(crate) use foreign::Meaning;
+
 use error::Fault;
 use named::Named;
-use section::{Section, fields, suggest};
+use section::{Section, fields};
 use source::Sources;
 
 /// Everything that decides what a run does, every default filled in.
@@ -131,6 +138,18 @@ fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
     ]
 }
 
+/// The names of a section whose keys depend on its `name`; none of any other section.
+pub(crate) fn names_of(section: &str) -> Vec<&'static str> {
+    let all = variants().into_iter().filter(|(of, ..)| *of == section);
+    all.map(|(_, name, _)| name).collect()
+}
+
+/// Whether `name` adds this key to its section.
+pub(crate) fn has_key(section: &str, name: &str, key: &str) -> bool {
+    let mut all = variants().into_iter();
+    all.any(|(of, own, keys)| of == section && own == name && keys.contains(&key))
+}
+
 /// The only section with this key, if unique.
 fn section_with_key(key: &str) -> Option<&'static str> {
     let mut with_key = sections()
@@ -177,11 +196,22 @@ impl Loaded {
             (Err(error), Some(embedded)) if error.kind() == std::io::ErrorKind::NotFound => {
                 Self::parse(embedded.name, embedded.stem(), embedded.text, sets)
             }
+            (Err(_), _) if path.is_dir() => Err(ConfigError::new(
+                format!("the configuration {name} is a folder"),
+                Some(format!(
+                    "the configuration of a run is {name}/{}; --resume {name} continues the run",
+                    run_name::CONFIG_FILE
+                )),
+            )),
             (Err(error), _) => {
                 let names: Vec<&str> = EMBEDDED.iter().map(|config| config.name).collect();
                 Err(ConfigError::new(
                     format!("cannot read the configuration {name}: {error}"),
-                    Some(suggest(&stem(path), &names, "shipped configurations")),
+                    Some(suggest::suggest(
+                        &stem(path),
+                        &names,
+                        "shipped configurations",
+                    )),
                 ))
             }
         }
@@ -229,16 +259,7 @@ impl Loaded {
         let mut spans = BTreeMap::new();
         let config = sources.parse().and_then(|mut root| {
             spans = source::spans(&root);
-            let mut config = Config::read(&mut root, &|span| sources.is_set(span), over)?;
-            // A key on the command line cannot remove others from the file.
-            let is_set = |key: &str| spans.get(key).is_some_and(|span| sources.is_set(span));
-            let overridden = |by: &str, key: &str| over || is_set(by) && !is_set(key);
-            let schedule = &mut config.schedule;
-            schedule.forget_unused(|key| overridden("schedule.name", key));
-            config.early_stopping.forget_unused(overridden);
-            config.fill_monitors();
-            validate::check(&config)?;
-            Ok(config)
+            Config::checked(&mut root, &sources, &spans, over)
         });
         match config {
             Ok(config) => Ok(Self {
@@ -247,7 +268,10 @@ impl Loaded {
                 sources,
                 spans,
             }),
-            Err(fault) => Err(sources.error(fault, &spans)),
+            Err(faults) => {
+                let unknown = || ConfigError::new(format!("cannot read {file}"), None);
+                Err(sources.errors(faults, &spans).unwrap_or_else(unknown))
+            }
         }
     }
 
@@ -336,38 +360,80 @@ impl Loaded {
 }
 
 impl Config {
+    /// Reads and checks all sections. Returns all faults.
+    fn checked(
+        root: &mut DeTable<'_>,
+        sources: &Sources,
+        spans: &BTreeMap<String, Range<usize>>,
+        over: bool,
+    ) -> Result<Self, Vec<Fault>> {
+        let mut faults = Vec::new();
+        let config = Self::read(root, &|span| sources.is_set(span), over, &mut faults);
+        let Some(mut config) = config else {
+            return Err(faults);
+        };
+        // A key on the command line cannot remove others from the file.
+        let is_set = |key: &str| spans.get(key).is_some_and(|span| sources.is_set(span));
+        let overridden = |by: &str, key: &str| over || is_set(by) && !is_set(key);
+        let schedule = &mut config.schedule;
+        schedule.forget_unused(|key| overridden("schedule.name", key));
+        config.early_stopping.forget_unused(overridden);
+        config.fill_monitors();
+        let found = validate::check(&config).into_iter();
+        let found: Vec<Fault> = found.filter(|fault| !follows(fault, &faults)).collect();
+        faults.extend(found);
+        match faults.is_empty() {
+            true => Ok(config),
+            false => Err(faults),
+        }
+    }
+
+    /// Reads all sections. Keys at fault get their defaults; `None` if a name is missing.
     fn read(
         root: &mut DeTable<'_>,
         is_set: &dyn Fn(&Range<usize>) -> bool,
         over: bool,
-    ) -> Result<Self, Fault> {
+        faults: &mut Vec<Fault>,
+    ) -> Option<Self> {
         let sections = sections();
         let names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
         for key in root.keys() {
             if !names.contains(&key.get_ref().as_ref()) {
-                return Err(unknown_section(key.get_ref(), &names).at(key.span()));
+                faults.push(unknown_section(key.get_ref(), &names).at(key.span()));
             }
         }
+        let mut take = |name, faults: &mut Vec<Fault>| Section::take(root, name, faults);
+        let task = take("task", faults).choose(is_set, true, faults);
+        let model = take("model", faults).choose(is_set, over, faults);
+        let data = take("data", faults).choose(is_set, true, faults);
+        let optimizer = take("optimizer", faults).choose(is_set, over, faults);
+        let schedule = take("schedule", faults).choose(is_set, true, faults);
+        let weights = take("weights", faults).read(faults);
+        let train = take("train", faults).read(faults);
+        let loss_scale = take("loss_scale", faults).read(faults);
+        let ema = take("ema", faults).read(faults);
+        let parallel = take("parallel", faults).read(faults);
+        let log = take("log", faults).read(faults);
+        let checkpoint = take("checkpoint", faults).read(faults);
+        let early_stopping = take("early_stopping", faults).read(faults);
         let mut config = Self {
-            task: Section::take(root, "task")?.choose(is_set, true)?,
-            // First the sections with a default for every key: an error in them is a mistake, while
-            // a missing name may only mean an unfinished file.
-            weights: Section::take(root, "weights")?.read()?,
-            data: Section::take(root, "data")?.choose(is_set, true)?,
-            schedule: Section::take(root, "schedule")?.choose(is_set, true)?,
-            train: Section::take(root, "train")?.read()?,
-            loss_scale: Section::take(root, "loss_scale")?.read()?,
-            ema: Section::take(root, "ema")?.read()?,
-            parallel: Section::take(root, "parallel")?.read()?,
-            log: Section::take(root, "log")?.read()?,
-            checkpoint: Section::take(root, "checkpoint")?.read()?,
-            early_stopping: Section::take(root, "early_stopping")?.read()?,
-            model: Section::take(root, "model")?.choose(is_set, over)?,
-            optimizer: Section::take(root, "optimizer")?.choose(is_set, over)?,
+            task: task?,
+            model: model?,
+            weights,
+            data: data?,
+            optimizer: optimizer?,
+            schedule: schedule?,
+            train,
+            loss_scale,
+            ema,
+            parallel,
+            log,
+            checkpoint,
+            early_stopping,
         };
         config.model.kind.fill();
-        config.expand_paths()?;
-        Ok(config)
+        config.expand_paths(faults);
+        Some(config)
     }
 
     /// Names the watched metrics that are not configured.
@@ -382,16 +448,16 @@ impl Config {
     }
 
     /// Expands the home folder and environment variables in paths.
-    fn expand_paths(&mut self) -> Result<(), Fault> {
+    fn expand_paths(&mut self, faults: &mut Vec<Fault>) {
         let mut paths = self.data.kind.paths();
         paths.push(("model.weights", &mut self.model.weights));
         for (key, path) in paths {
-            if let Some(path) = path {
-                *path = paths::expand(path.as_os_str())
-                    .map_err(|reason| Fault::in_key(key, format!("`{key}`: {reason}")))?;
+            let Some(path) = path else { continue };
+            match paths::expand(path.as_os_str()) {
+                Ok(expanded) => *path = expanded,
+                Err(reason) => faults.push(Fault::in_key(key, format!("`{key}`: {reason}"))),
             }
         }
-        Ok(())
     }
 
     /// Serializes as TOML that parses to the same configuration.
@@ -412,9 +478,65 @@ fn capped(file: File) -> std::io::Result<Vec<u8>> {
 
 fn unknown_section(key: &str, names: &[&str]) -> Fault {
     let fault = Fault::new(format!("unknown section `{key}`"));
-    match section_with_key(key) {
-        Some(section) => fault.help(format!("`{key}` belongs to [{section}]: {section}.{key}")),
-        None => fault.help(suggest(key, names, "valid sections")),
+    let is_section = suggest::meant(key, names).is_some();
+    fault.help(match key_meant(key).filter(|_| !is_section) {
+        Some(Meaning::Key(path)) => match path.split_once('.') {
+            Some((section, own)) if own == key => format!("`{key}` belongs to [{section}]: {path}"),
+            _ => format!("did you mean {path}?"),
+        },
+        Some(Meaning::Elsewhere(advice)) => advice.to_owned(),
+        None => suggest::suggest(key, names, "valid sections"),
+    })
+}
+
+/// Whether `fault` may only follow from others: it mentions a key of a section in which a key is at
+/// fault, and so has its default.
+fn follows(fault: &Fault, others: &[Fault]) -> bool {
+    let text = [Some(&fault.message), fault.help.as_ref()];
+    let text: Vec<&str> = text.into_iter().flatten().map(String::as_str).collect();
+    let text = text.join(" ");
+    let own = fault.key.as_deref().unwrap_or_default();
+    let part_of_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c);
+    let mentioned = text.split(|c| !part_of_key(c));
+    let mentioned = mentioned.map(|word| word.trim_end_matches('.'));
+    let mut mentioned = mentioned.filter(|word| *word != own);
+    mentioned.any(|word| {
+        let section = word.split_once('.').map(|(section, _)| section);
+        let of = |other: &Fault| {
+            other
+                .key
+                .as_deref()?
+                .split_once('.')
+                .map(|(of, _)| of.to_owned())
+        };
+        section.is_some_and(|section| {
+            others
+                .iter()
+                .any(|other| of(other).as_deref() == Some(section))
+        })
+    })
+}
+
+/// The `section.key` that a word means, or how that is done without a key. `None` if unknown.
+///
+/// The word may be a key, with or without its section, in another spelling, or of another
+/// framework.
+pub(crate) fn key_meant(word: &str) -> Option<Meaning> {
+    let (of, key) = match word.split_once('.') {
+        Some((section, key)) => (Some(section), key),
+        None => (None, word),
+    };
+    let all = sections();
+    let sections = all
+        .iter()
+        .filter(|(section, _)| of.is_none_or(|of| of == *section));
+    let mut found = sections.filter_map(|(section, keys)| {
+        let same = |own: &&&str| suggest::plain(own) == suggest::plain(key);
+        Some(format!("{section}.{}", keys.iter().find(same)?))
+    });
+    match (found.next(), found.next()) {
+        (Some(path), None) => Some(Meaning::Key(path)),
+        _ => foreign::meaning(key),
     }
 }
 

@@ -13,7 +13,7 @@ pub trait Named: Sized {
     /// Keys of a name.
     type Kind: PartialEq + 'static;
     /// Keys of every name.
-    type Keys: DeserializeOwned;
+    type Keys: DeserializeOwned + Default;
     /// Name of the section.
     const SECTION: &'static str;
     /// All names.
@@ -32,8 +32,8 @@ pub struct Alternative<K> {
     pub name: &'static str,
     /// Its keys.
     pub keys: fn() -> &'static [&'static str],
-    /// Parses them.
-    pub read: fn(Section<'_>) -> Result<K, Fault>,
+    /// Parses them, and adds wrong ones to the faults.
+    pub read: fn(Section<'_>, &mut Vec<Fault>) -> K,
 }
 
 /// Defines a section from the list of its names.
@@ -109,7 +109,7 @@ macro_rules! named_section {
                 $($crate::config::named::Alternative {
                     name: $name,
                     keys: $crate::config::section::fields::<$own>,
-                    read: |section| Ok($kind::$variant(section.read()?)),
+                    read: |section, faults| $kind::$variant(section.read(faults)),
                 }),*
             ];
             const USUAL: Option<&'static str> = $usual;

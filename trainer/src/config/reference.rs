@@ -17,8 +17,9 @@ Every key of a configuration file. `trainer docs` writes this file from the prog
 A configuration is a TOML file with the sections below. `[model]` and `[optimizer]` need the key
 `name`; all other keys have defaults. If keys depend on `name`, the first table of a section lists
 the keys that every name has. The command line can set each key, with strings unquoted: `trainer
---config vit.toml --set train.epochs=2 --set data.name=cifar-10`. `trainer check --config FILE`
-prints a configuration with all defaults, `trainer configs` lists the built-in configurations.
+vit.toml --set train.epochs=2 --set data.name=cifar-10`. `trainer check FILE` prints a configuration
+with all defaults, `trainer docs KEY` explains a key, `trainer configs` lists the built-in
+configurations.
 ";
 
 /// One key.
@@ -43,11 +44,11 @@ pub struct Key {
 }
 
 /// A section, or the keys that one of its names adds.
-struct Group {
-    section: &'static str,
-    variant: Option<String>,
-    description: String,
-    keys: Vec<Key>,
+pub(super) struct Group {
+    pub section: &'static str,
+    pub variant: Option<String>,
+    pub description: String,
+    pub keys: Vec<Key>,
 }
 
 /// All keys, in the order of the reference.
@@ -117,7 +118,8 @@ fn is_one_value(text: &str) -> bool {
     }
 }
 
-fn groups() -> Vec<Group> {
+/// All sections, each followed by what its names add.
+pub(super) fn groups() -> Vec<Group> {
     let schema = Schema(schema_for!(Config).to_value());
     let mut groups = Vec::new();
     for (section, order) in sections() {

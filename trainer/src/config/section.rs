@@ -1,6 +1,6 @@
 //! Parses one `[section]` of a configuration into its type.
 //!
-//! Rejects unknown keys and names, and suggests the nearest valid one.
+//! Collects unknown keys, unknown names and values of a wrong type, and goes on without them.
 
 use std::ops::Range;
 
@@ -9,50 +9,91 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::error::Fault;
+use super::foreign::{self, Meaning};
+use super::mistyped::mistyped;
 use super::named::{Alternative, Named};
-
-/// Minimum similarity (Jaro-Winkler, 0 to 1) for a suggestion.
-const SIMILAR: f64 = 0.75;
+use super::suggest::{self, VERY_SIMILAR, nearest, suggest};
 
 /// One table of the document, still untyped.
 pub struct Section<'a> {
     name: &'static str,
+    /// The section's `name`, if its keys depend on it.
+    variant: Option<&'static str>,
     table: DeTable<'a>,
     span: Range<usize>,
 }
 
 impl<'a> Section<'a> {
-    /// Takes section `name` out of the document. A missing section is empty.
-    pub fn take(root: &mut DeTable<'a>, name: &'static str) -> Result<Self, Fault> {
+    /// Takes section `name` out of the document. A missing section is empty, as is one that is no
+    /// table, which is added to `faults`.
+    pub fn take(root: &mut DeTable<'a>, name: &'static str, faults: &mut Vec<Fault>) -> Self {
+        let empty = |span| Self {
+            name,
+            variant: None,
+            table: DeTable::new(),
+            span,
+        };
         let Some(value) = root.remove(name) else {
-            return Ok(Self {
-                name,
-                table: DeTable::new(),
-                span: 0..0,
-            });
+            return empty(0..0);
         };
         let span = value.span();
         match value.into_inner() {
-            DeValue::Table(table) => Ok(Self { name, table, span }),
-            _ => Err(Fault::new(format!("`{name}` is a section, not a key"))
-                .at(span)
-                .help(format!("write [{name}] and its keys below it"))),
-        }
-    }
-
-    /// Parses the whole section.
-    pub fn read<T: DeserializeOwned>(self) -> Result<T, Fault> {
-        let valid = fields::<T>();
-        for key in self.table.keys() {
-            if !valid.contains(&key.get_ref().as_ref()) {
-                return Err(self.unknown_key(key.get_ref(), key.span(), valid));
+            DeValue::Table(table) => Self {
+                table,
+                ..empty(span)
+            },
+            _ => {
+                let fault = Fault::new(format!("`{name}` is a section, not a key"));
+                let help = format!("write [{name}] and its keys below it");
+                faults.push(fault.at(span.clone()).help(help));
+                empty(span)
             }
         }
-        let table = Spanned::new(self.span, DeValue::Table(self.table));
-        T::deserialize(ValueDeserializer::from(table)).map_err(|error| Fault::from_toml(&error, 0))
     }
 
-    /// Parses a section whose keys depend on its `name`.
+    /// Parses the whole section. Wrong keys get their defaults, and are added to `faults`.
+    pub fn read<T: DeserializeOwned + Default>(mut self, faults: &mut Vec<Fault>) -> T {
+        let valid = fields::<T>();
+        let keys = self
+            .table
+            .keys()
+            .map(|key| (key.get_ref().to_string(), key.span()));
+        let unknown: Vec<_> = keys
+            .filter(|(key, _)| !valid.contains(&key.as_str()))
+            .collect();
+        for (key, span) in unknown {
+            self.table.remove(key.as_str());
+            faults.push(self.unknown_key(&key, span, valid, &[]));
+        }
+        let typed = |table: DeTable<'a>| {
+            let table = Spanned::new(self.span.clone(), DeValue::Table(table));
+            T::deserialize(ValueDeserializer::from(table))
+        };
+        let error = match typed(self.table.clone()) {
+            Ok(read) => return read,
+            Err(error) => error,
+        };
+        // Every key has a default, so each can be read alone.
+        let mut good = DeTable::new();
+        let before = faults.len();
+        for (key, value) in self.table {
+            match typed(DeTable::from_iter([(key.clone(), value.clone())])) {
+                Ok(_) => {
+                    good.insert(key, value);
+                }
+                Err(error) => {
+                    let of = (self.name, self.variant, key.get_ref().as_ref());
+                    faults.push(mistyped(of, &value, &error));
+                }
+            }
+        }
+        if faults.len() == before {
+            faults.push(Fault::from_toml(&error, 0));
+        }
+        typed(good).unwrap_or_default()
+    }
+
+    /// Parses a section whose keys depend on its `name`. `None` if that is missing or unknown.
     ///
     /// If it `yields` and the command line sets the name (`is_set`, by position), keys of other
     /// names in the file are dropped: the command line cannot remove them from the file.
@@ -60,40 +101,53 @@ impl<'a> Section<'a> {
         mut self,
         is_set: &dyn Fn(&Range<usize>) -> bool,
         yields: bool,
-    ) -> Result<N, Fault> {
+        faults: &mut Vec<Fault>,
+    ) -> Option<N> {
         let given = self.table.remove("name");
-        let choice = self.choice::<N>(given.as_ref())?;
+        let choice = match self.choice::<N>(given.as_ref()) {
+            Ok(choice) => choice,
+            Err(fault) => {
+                faults.push(fault);
+                return None;
+            }
+        };
+        self.variant = Some(choice.name);
         let renamed = given.is_some_and(|name| is_set(&name.span()));
         let common = fields::<N::Keys>();
         let valid = [(choice.keys)(), common].concat();
-        let is_valid = |key: &str| valid.contains(&key);
         let keys = self.table.iter().map(|(key, value)| {
             let name = key.get_ref().to_string();
             (name, key.span(), value.span())
         });
-        let others: Vec<_> = keys.filter(|(key, ..)| !is_valid(key)).collect();
+        let is_other = |(key, ..): &(String, _, _)| !valid.contains(&key.as_str());
+        let others: Vec<_> = keys.filter(is_other).collect();
         for (key, place, of_value) in others {
+            let value = self.table.remove_entry(key.as_str());
             let has_key = |choice: &&Alternative<N::Kind>| (choice.keys)().contains(&key.as_str());
             let users: Vec<_> = N::ALTERNATIVES.iter().filter(has_key).collect();
-            let value = self.table.remove_entry(key.as_str());
+            let names: Vec<_> = users.iter().map(|choice| choice.name).collect();
             match (users.first(), value) {
                 (Some(_), Some(_)) if yields && renamed && !is_set(&of_value) => {}
                 (Some(user), Some(value)) if N::USUAL.is_some() => {
-                    let read = |table| (user.read)(self.part(table));
-                    if read(DeTable::from_iter([value]))? != read(DeTable::new())? {
-                        return Err(self.useless(&key, choice.name, &users).at(of_value));
+                    let (mut wrong, table) = (Vec::new(), DeTable::from_iter([value]));
+                    let read = (user.read)(self.part(table), &mut wrong);
+                    let usual = (user.read)(self.part(DeTable::new()), &mut Vec::new());
+                    if wrong.is_empty() && read != usual {
+                        let fault = self.useless(&key, choice.name, &names);
+                        wrong.push(fault.at(of_value).of(self.name, &key));
                     }
+                    faults.append(&mut wrong);
                 }
-                _ => return Err(self.unknown_key(&key, place, &valid)),
+                _ => faults.push(self.unknown_key(&key, place, &valid, &names)),
             }
         }
         let table = std::mem::take(&mut self.table).into_iter();
         let (common, own): (DeTable<'a>, DeTable<'a>) =
             table.partition(|(key, _)| common.contains(&key.get_ref().as_ref()));
-        Ok(N::new(
-            (choice.read)(self.part(own))?,
-            self.part(common).read()?,
-        ))
+        let own = (choice.read)(self.part(own), faults);
+        // The reference lists these keys without a name.
+        self.variant = None;
+        Some(N::new(own, self.part(common).read(faults)))
     }
 
     /// The choice that the value of `name` selects, if any.
@@ -105,7 +159,9 @@ impl<'a> Section<'a> {
         let names: Vec<&str> = N::ALTERNATIVES.iter().map(|choice| choice.name).collect();
         let wanted = match given {
             Some(value) => value.get_ref().as_str().ok_or_else(|| {
-                Fault::new(format!("`name` in [{section}] must be a string")).at(value.span())
+                let fault = Fault::new(format!("`name` in [{section}] must be a string"));
+                let help = format!("write it in quotes, one of: {}", names.join(", "));
+                fault.at(value.span()).help(help)
             })?,
             None => N::USUAL.ok_or_else(|| {
                 let fault = Fault {
@@ -130,15 +186,15 @@ impl<'a> Section<'a> {
     fn part(&self, table: DeTable<'a>) -> Self {
         Self {
             name: self.name,
+            variant: self.variant,
             table,
             span: self.span.clone(),
         }
     }
 
     /// The fault of a key that this `name` does not use, although its author expects an effect.
-    fn useless<K>(&self, key: &str, name: &str, users: &[&Alternative<K>]) -> Fault {
+    fn useless(&self, key: &str, name: &str, users: &[&str]) -> Fault {
         let section = self.name;
-        let users: Vec<&str> = users.iter().map(|choice| choice.name).collect();
         let fault = Fault::new(format!("`{section}.{key}` has no effect with `{name}`"));
         let users = users.join(", ");
         fault.help(format!(
@@ -146,17 +202,57 @@ impl<'a> Section<'a> {
         ))
     }
 
-    fn unknown_key(&self, key: &str, span: Range<usize>, valid: &[&str]) -> Fault {
+    /// The fault of a key that does not exist. `users` are the names of this section that have it.
+    fn unknown_key(&self, key: &str, span: Range<usize>, valid: &[&str], users: &[&str]) -> Fault {
         let section = self.name;
-        let help = match super::section_with_key(key) {
-            Some(other) if other != section && nearest(key, valid).is_none() => {
-                format!("`{key}` belongs to [{other}]")
+        let all = format!("valid keys: {}", valid.join(", "));
+        let help = match self.meant(key, valid) {
+            Some(meant) if users.is_empty() => meant,
+            Some(meant) => format!("{meant} `{key}` is a key of {}", users.join(", ")),
+            None if !users.is_empty() => {
+                format!("`{key}` is a key of {} ({all})", users.join(", "))
             }
-            _ => suggest(key, valid, "valid keys"),
+            None => all,
         };
         Fault::new(format!("unknown key `{key}` in [{section}]"))
+            .of(section, key)
             .at(span)
             .help(help)
+    }
+
+    /// Advice on the key that the author of an unknown one may mean.
+    fn meant(&self, key: &str, valid: &[&str]) -> Option<String> {
+        let did_you = |near: &str| {
+            let all = valid.join(", ");
+            format!("did you mean `{near}`? (valid keys: {all})")
+        };
+        let elsewhere = |(section, own): (&str, &str)| match own == key {
+            true => format!("`{key}` belongs to [{section}]"),
+            false => format!("did you mean `{own}` in [{section}]?"),
+        };
+        if let Some(near) = suggest::meant(key, valid) {
+            return Some(did_you(near));
+        }
+        match foreign::meaning(key) {
+            Some(Meaning::Key(path)) => {
+                let (section, own) = path.split_once('.')?;
+                let is_here = section == self.name && valid.contains(&own);
+                return Some(match is_here {
+                    true => did_you(own),
+                    false => elsewhere((section, own)),
+                });
+            }
+            Some(Meaning::Elsewhere(advice)) => return Some(advice.to_owned()),
+            None => {}
+        }
+        let other = super::section_with_key(key).filter(|other| *other != self.name);
+        match other {
+            Some(other) => match suggest::similar(key, valid, VERY_SIMILAR) {
+                Some(near) => Some(did_you(near)),
+                None => Some(elsewhere((other, key))),
+            },
+            None => nearest(key, valid).map(did_you),
+        }
     }
 }
 
@@ -170,29 +266,6 @@ where
     let found = values.len();
     let array = <[T; N]>::try_from(values);
     array.map_err(|_| D::Error::custom(format!("expected {N} values, found {found}")))
-}
-
-/// A suggestion "did you mean ...?" if a valid name is near, and the list of valid names.
-pub fn suggest(wrong: &str, valid: &[&str], what: &str) -> String {
-    let all = format!("{what}: {}", valid.join(", "));
-    match nearest(wrong, valid) {
-        Some(near) => format!("did you mean `{near}`? ({all})"),
-        None => all,
-    }
-}
-
-/// The valid name nearest to a wrong one, if any is near.
-pub fn nearest<'a>(wrong: &str, valid: &[&'a str]) -> Option<&'a str> {
-    // Comparison time is the product of the lengths.
-    if wrong.len() > 100 {
-        return None;
-    }
-    valid
-        .iter()
-        .map(|name| (strsim::jaro_winkler(wrong, name), *name))
-        .filter(|(similarity, _)| *similarity >= SIMILAR)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, name)| name)
 }
 
 /// Field names that a struct deserializes.
@@ -278,7 +351,7 @@ macro_rules! names {
                     $($text => Ok(Self::$variant),)*
                     _ => Err(serde::de::Error::custom(format!(
                         "unknown name `{text}`; {}",
-                        $crate::config::section::suggest(&text, Self::NAMES, "valid names"),
+                        $crate::config::suggest::suggest(&text, Self::NAMES, "valid names"),
                     ))),
                 }
             }

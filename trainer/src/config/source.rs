@@ -9,10 +9,12 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::error::{ConfigError, Fault};
+use super::error::{ConfigError, Fault, Flaw};
 
 /// Maximum size of a configuration file, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
+/// Maximum number of errors to report.
+const MAX_ERRORS: usize = 20;
 /// Maximum dots on one line. Dotted keys could nest without bound, and dropping nested tables takes
 /// stack for every level.
 const MAX_DOTS: usize = 64;
@@ -61,18 +63,26 @@ impl Sources {
 
     /// Parses all texts, and overrides values of the file by `--set`.
     ///
-    /// Spans in the result are positions in the common space.
-    pub fn parse(&self) -> Result<DeTable<'_>, Fault> {
+    /// Spans in the result are positions in the common space. Returns all syntax errors.
+    pub fn parse(&self) -> Result<DeTable<'_>, Vec<Fault>> {
         let mut parts = self.parts.iter();
         let Some(file) = parts.next() else {
             return Ok(DeTable::new());
         };
-        let mut root = parse_file(file)?;
+        let (mut root, mut faults) = match parse_file(file) {
+            Ok(root) => (root, Vec::new()),
+            Err(faults) => (DeTable::new(), faults),
+        };
         for set in parts {
-            let table = parse_set(set)?;
-            merge(&mut root, table);
+            match parse_set(set) {
+                Ok(table) => merge(&mut root, table),
+                Err(fault) => faults.push(fault),
+            }
         }
-        Ok(root)
+        match faults.is_empty() {
+            true => Ok(root),
+            false => Err(faults),
+        }
     }
 
     /// Whether a span is in one of the `--set` arguments.
@@ -82,24 +92,50 @@ impl Sources {
 
     /// Converts a fault in these texts for the user. `spans` has the places of keys.
     pub fn error(&self, fault: Fault, spans: &BTreeMap<String, Range<usize>>) -> ConfigError {
-        let span = fault
-            .span
-            .or_else(|| fault.key.as_ref().and_then(|key| spans.get(key).cloned()));
+        self.flaw(fault, spans).1.into()
+    }
+
+    /// Converts several faults, in the order of their places; those without one come last. `None`
+    /// if there are none.
+    pub fn errors(
+        &self,
+        faults: Vec<Fault>,
+        spans: &BTreeMap<String, Range<usize>>,
+    ) -> Option<ConfigError> {
+        let mut flaws: Vec<(usize, Flaw)> = faults
+            .into_iter()
+            .map(|fault| self.flaw(fault, spans))
+            .collect();
+        flaws.sort_by_key(|(place, _)| *place);
+        let left = flaws.len().saturating_sub(MAX_ERRORS);
+        flaws.truncate(MAX_ERRORS);
+        let mut flaws = flaws.into_iter().map(|(_, flaw)| flaw);
+        let first = ConfigError::from(flaws.next()?);
+        let all = flaws.fold(first, ConfigError::and);
+        Some(match left {
+            0 => all,
+            left => all.and(Flaw::new(Fault::new(format!("and {left} more errors")))),
+        })
+    }
+
+    /// Converts a fault, and tells its position in the common space.
+    fn flaw(&self, fault: Fault, spans: &BTreeMap<String, Range<usize>>) -> (usize, Flaw) {
+        let key = fault.key.as_ref();
+        let span = fault.span.clone();
+        let span = span.or_else(|| key.and_then(|key| spans.get(key).cloned()));
         let located = span.and_then(|span| {
-            let part = self
-                .parts
-                .iter()
-                .rev()
-                .find(|part| part.base <= span.start)?;
+            let mut parts = self.parts.iter().rev();
+            let part = parts.find(|part| part.base <= span.start)?;
             let start = (span.start - part.base).min(part.text.len());
             let end = (span.end.saturating_sub(part.base)).clamp(start, part.text.len());
             Some((part, start..end))
         });
         match located {
-            Some((part, span)) => {
-                ConfigError::at(fault.message, fault.help, &part.name, &part.text, span)
+            Some((part, place)) => {
+                let position = part.base + place.start;
+                (position, Flaw::at(fault, &part.name, &part.text, place))
             }
-            None => ConfigError::new(fault.message, fault.help),
+            None => (usize::MAX, Flaw::new(fault)),
         }
     }
 }
@@ -120,26 +156,29 @@ pub fn spans(root: &DeTable<'_>) -> BTreeMap<String, Range<usize>> {
     spans
 }
 
-fn parse_file(part: &Part) -> Result<DeTable<'_>, Fault> {
+fn parse_file(part: &Part) -> Result<DeTable<'_>, Vec<Fault>> {
     if part.text.len() > MAX_BYTES {
-        return Err(Fault::new(format!(
+        return Err(vec![Fault::new(format!(
             "{} is too long; a configuration may have at most {MAX_BYTES} bytes",
             part.name
-        )));
+        ))]);
     }
     let mut start = part.base;
     for line in part.text.split('\n') {
         if line.bytes().filter(|byte| *byte == b'.').count() > MAX_DOTS {
-            return Err(
-                Fault::new(format!("more than {MAX_DOTS} dots in one line")).at(start..start + 1)
-            );
+            let fault = Fault::new(format!("more than {MAX_DOTS} dots in one line"));
+            return Err(vec![fault.at(start..start + 1)]);
         }
         start += line.len() + 1;
     }
-    match DeTable::parse(&part.text) {
-        Ok(table) => Ok(shift(table.into_inner(), part.base)),
-        Err(error) => Err(Fault::from_toml(&error, part.base)),
+    let (table, errors) = DeTable::parse_recoverable(&part.text);
+    if errors.is_empty() {
+        return Ok(shift(table.into_inner(), part.base));
     }
+    let faults = errors.iter().take(MAX_ERRORS);
+    Err(faults
+        .map(|error| Fault::from_toml(error, part.base))
+        .collect())
 }
 
 /// Parses `section.key=value`. A value that is not TOML is a bare string, so that paths and names

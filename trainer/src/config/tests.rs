@@ -147,7 +147,7 @@ fn wrong_types_and_syntax_errors_show_their_place() {
     assert_error(
         &GOOD.replace("0.1", "\"fast\""),
         &[],
-        &["invalid type", "line 6, column 6"],
+        &["`optimizer.lr` must be a number", "line 6, column 6"],
     );
     assert_error(
         &format!("{GOOD}[train]\nepochs = -1"),
@@ -207,6 +207,224 @@ fn numbers_out_of_range_show_their_place() {
         ("model.filters=[0, 1]", "model.filters"),
     ] {
         assert_error(GOOD, &[set], &[key, "of --set"]);
+    }
+}
+
+#[test]
+fn a_wrong_type_is_told_in_the_words_of_a_user() {
+    for (line, parts) in [
+        (
+            "epochs = \"10\"",
+            [
+                "`train.epochs` must be an integer, but is the string",
+                "write `epochs = 10`",
+            ],
+        ),
+        (
+            "epochs = 10.0",
+            ["but is the number 10.0", "write `epochs = 10`"],
+        ),
+        ("epochs = [10]", ["but is an array", "write `epochs = 10`"]),
+        (
+            "epochs = \"ten\"",
+            ["must be an integer", "for example `epochs = 1`"],
+        ),
+        (
+            "epochs = -1",
+            ["`train.epochs` = -1 must not be negative", "line 8"],
+        ),
+        (
+            "max_steps = \"all\"",
+            ["must be an integer", "for example `max_steps = 10`"],
+        ),
+        (
+            "recompute = \"yes\"",
+            ["must be `true` or `false`", "write `recompute = true`"],
+        ),
+        (
+            "recompute = 0",
+            ["but is the integer 0", "write `recompute = false`"],
+        ),
+        (
+            "device = true",
+            [
+                "must be a string in quotes, but is `true`",
+                "for example `device = \"auto\"`",
+            ],
+        ),
+        (
+            "clip_norm = \"1e-3\"",
+            ["must be a number", "write `clip_norm = 1e-3`"],
+        ),
+        (
+            "precision = 16",
+            [
+                "a string in quotes, but is the integer 16",
+                "write `precision = \"f16\"`",
+            ],
+        ),
+    ] {
+        assert_error(&format!("{GOOD}[train]\n{line}"), &[], &parts);
+    }
+    let adam = "optimizer.name=adam";
+    for (set, parts) in [
+        (
+            "optimizer.betas=0.9",
+            [
+                "an array of 2 numbers, but is the number 0.9",
+                "for example `betas = [0.9, 0.999]`",
+            ],
+        ),
+        (
+            "optimizer.betas=[0.9]",
+            [
+                "expected 2 values, found 1",
+                "for example `betas = [0.9, 0.999]`",
+            ],
+        ),
+        (
+            "optimizer.betas=[0.9, \"0.99\"]",
+            ["but contains the string \"0.99\"", "betas"],
+        ),
+        (
+            "data.mean=0.5",
+            ["an array of numbers", "write `mean = [0.5]`"],
+        ),
+        (
+            "data.augment=[\"crop:4\", \"flip\"]",
+            ["but is an array", "write `augment = \"crop:4+flip\"`"],
+        ),
+    ] {
+        assert_error(GOOD, &[adam, set], &[parts[0], parts[1], "of --set"]);
+    }
+}
+
+#[test]
+fn words_of_other_frameworks_are_translated() {
+    for (line, part) in [
+        ("[train]\nmax_epochs = 3", "did you mean `epochs`?"),
+        (
+            "[train]\nlearning_rate = 0.1",
+            "did you mean `lr` in [optimizer]?",
+        ),
+        ("[train]\ngrad_clip = 1.0", "did you mean `clip_norm`?"),
+        (
+            "[train]\nweight-decay = 0.1",
+            "did you mean `weight_decay` in [optimizer]?",
+        ),
+        ("[train]\naccelerator = \"gpu\"", "did you mean `device`?"),
+        ("[train]\namp = true", "did you mean `precision`?"),
+        ("[train]\nema = true", "did you mean `decay` in [ema]?"),
+        ("[train]\ndevices = 2", "--nproc N"),
+        ("[train]\nBatch_Size = 8", "did you mean `batch_size`?"),
+        ("[train]\ndevice = \"gpu\"", "did you mean `cuda`?"),
+        ("[train]\nprecision = \"FP16\"", "did you mean `f16`?"),
+        ("[data]\ngray = true", "did you mean `color` in [data]?"),
+        ("[data]\nname = \"CIFAR10\"", "did you mean `cifar-10`?"),
+        ("[parallel]\nstrategy = \"fsdp\"", "did you mean `zero-3`?"),
+        ("[training]\nepochs = 3", "did you mean `train`?"),
+        ("[scheduler]\nname = \"cosine\"", "did you mean `schedule`?"),
+        ("[early_stopping]\ntarget_accuracy = 99", "write 0.99"),
+        ("[early_stopping]\ntarget_accuracy = 99.5", "write 0.995"),
+        ("[data]\nvalidation = 20", "write 0.2"),
+        ("[train]\nlabel_smoothing = 10", "write 0.1"),
+    ] {
+        assert_error(&format!("{GOOD}{line}"), &[], &[part]);
+    }
+    assert_error(
+        &GOOD.replace("sgd", "AdamW"),
+        &[],
+        &["did you mean `adamw`?"],
+    );
+    assert_error("learning_rate = 0.1", &[], &["did you mean optimizer.lr?"]);
+    // A value that is no percentage.
+    let far = error(GOOD, &["early_stopping.target_accuracy=1.5"]);
+    assert!(!far.contains("write"), "{far}");
+}
+
+#[test]
+fn a_key_of_another_name_is_told_with_that_name() {
+    let adam = GOOD.replace("sgd", "adam") + "momentum = 0.9";
+    let parts = [
+        "did you mean `betas`?",
+        "`momentum` is a key of sgd, muon, rmsprop",
+    ];
+    assert_error(&adam, &[], &parts);
+    let csc = GOOD.replace("name = \"cnn\"", "name = \"csc-cnn\"\npatch = 4");
+    assert_error(&csc, &[], &["`patch` is a key of vit"]);
+}
+
+/// The messages of all errors, in their order.
+fn errors(text: &str, sets: &[&str]) -> Vec<String> {
+    let error = load(text, sets).unwrap_err();
+    error.flaws().map(ToString::to_string).collect()
+}
+
+#[test]
+fn all_errors_of_a_file_are_told_at_once() {
+    let text = "[model]\nname = \"cnn\"\nhiden = 8\n[optimizer]\nname = \"sgd\"\nlr = -1.0\n\
+                weight_decay = -1.0\n[train]\nepochs = \"ten\"\nclip_norm = 0.0\nseeed = 1\n\
+                [early_stoping]\npatience = 3\n[schedule]\nname = \"cosin\"\n";
+    let found = errors(text, &["parallel.prefetch=1000", "train.device=gpu"]);
+    let places = [
+        "line 3,",
+        "line 9,",
+        "line 11,",
+        "line 12,",
+        "line 15,",
+        "--set train.device",
+    ];
+    assert_eq!(found.len(), places.len(), "{found:#?}");
+    for (message, place) in found.iter().zip(places) {
+        assert!(message.contains(place), "{message} {place}");
+    }
+    // Values are checked once all names are known.
+    let text = text.replace("cosin", "cosine");
+    let found = errors(&text, &["parallel.prefetch=1000"]);
+    for key in [
+        "optimizer.lr",
+        "optimizer.weight_decay",
+        "train.clip_norm",
+        "parallel.prefetch",
+    ] {
+        assert!(
+            found.iter().any(|message| message.contains(key)),
+            "{key}: {found:#?}"
+        );
+    }
+    let both = errors(
+        "[data]\nworkers = ]\n[train]\nepochs = = 3\n",
+        &["train.seed"],
+    );
+    assert!(both.len() >= 3, "{both:#?}");
+    assert!(
+        both[0].contains("line 2") && both[2].contains("lacks `=`"),
+        "{both:#?}"
+    );
+    let many: String = (0..100).map(|i| format!("[section{i}]\n")).collect();
+    let many = errors(&many, &[]);
+    assert!(
+        many.last().unwrap().starts_with("and ") && many.len() == 21,
+        "{many:#?}"
+    );
+}
+
+/// Otherwise one mistake gives two errors.
+#[test]
+fn an_error_that_only_follows_from_another_is_not_told() {
+    for (text, sets) in [
+        (
+            format!("{GOOD}[ema]\ndecay = \"0.9\"\nwarmup = false"),
+            &[][..],
+        ),
+        (format!("{GOOD}momentun = 0.9\nnesterov = true"), &[]),
+        (
+            format!("{GOOD}[schedule]\nname = \"cosine\"\nmin_lr = 0.05"),
+            &["optimizer.lr=fast"],
+        ),
+    ] {
+        let found = errors(&text, sets);
+        assert_eq!(found.len(), 1, "{found:#?}");
     }
 }
 
@@ -441,7 +659,10 @@ fn errors_in_set_point_into_its_text() {
     assert_error(
         GOOD,
         &["train.epochs=three"],
-        &["invalid type", "column 14 of --set train.epochs=three"],
+        &[
+            "must be an integer",
+            "column 14 of --set train.epochs=three",
+        ],
     );
     assert_error(GOOD, &["lr=0.1"], &["unknown section `lr`", "optimizer.lr"]);
     assert_error(GOOD, &["train.epochs"], &["lacks `=`"]);

@@ -5,98 +5,110 @@ use burn_dist::parallel::Precision;
 use super::error::Fault;
 use super::schedule;
 use super::shard_within;
-use super::{Config, EarlyStoppingConfig, task};
+use super::{Config, EarlyStoppingConfig, ParallelConfig, TrainConfig, task};
 
 /// Maximum side of an image, in pixels.
 pub(super) const MOST_PIXELS: usize = 8192;
 
-/// Checks everything that does not depend on the world size.
-pub fn check(config: &Config) -> Result<(), Fault> {
-    task::check(config)?;
-    config.model.check()?;
-    if config.model.weights.is_none() && !config.weights.strict {
-        let text = "`weights.strict` = false has no effect without `model.weights`";
-        let fault = Fault::in_key("weights.strict", text);
-        return Err(fault.help("remove it, or set model.weights to a weights file"));
-    }
-    config.data.check()?;
-    config.optimizer.check()?;
-    schedule::check(config)?;
-    stopping(config)?;
-    config.loss_scale.check()?;
-    config.ema.check()?;
-
-    let train = &config.train;
-    in_range("train.epochs", train.epochs, 1, 1_000_000)?;
-    if let Some(steps) = train.max_steps {
-        in_range("train.max_steps", steps, 1, i64::MAX as u64)?;
-    }
-    if let Some(steps) = train.evaluate_every_steps {
-        in_range("train.evaluate_every_steps", steps, 1, i64::MAX as u64)?;
-    }
-    if let Some(wanted) = train.eval_precision
-        && ![Precision::F32, train.precision].contains(&wanted)
-    {
-        let (wanted, trained) = (wanted.name(), train.precision.name());
-        let text = format!(
-            "`train.eval_precision` = \"{wanted}\" must be \"f32\" or the same as `train.precision`"
-        );
-        let fault = Fault::in_key("train.eval_precision", text);
-        return Err(fault.help(format!(
-            "remove it to evaluate in \"{trained}\", the training precision"
-        )));
-    }
-    if let Some(norm) = train.clip_norm {
-        positive("train.clip_norm", norm)?;
-    }
-    if let Some(minutes) = train.max_minutes {
-        positive("train.max_minutes", minutes)?;
-    }
-    if let Some(batches) = train.limit_batches {
-        in_range("train.limit_batches", batches, 1, i64::MAX as u64)?;
-    }
-    if let Some(batches) = train.overfit_batches {
-        in_range("train.overfit_batches", batches as u64, 1, 1 << 32)?;
-    }
-    fraction("train.label_smoothing", train.label_smoothing)?;
-    // TOML integers are at most i64, and the resolved configuration is written as TOML.
-    in_range("train.seed", train.seed, 0, i64::MAX as u64)?;
-
-    if let Some(peak) = config.log.peak_tflops {
-        positive("log.peak_tflops", peak)?;
-    }
-    let parallel = &config.parallel;
-    in_range("parallel.bucket_mib", parallel.bucket_mib as u64, 1, 4096)?;
-    in_range("parallel.prefetch", parallel.prefetch as u64, 0, 64)?;
-    shard_within::check(parallel)?;
-    in_range(
-        "parallel.timeout_seconds",
-        parallel.timeout_seconds,
-        1,
-        86_400,
-    )?;
-    in_range("parallel.abort_seconds", parallel.abort_seconds, 1, 86_400)?;
-    in_range(
-        "log.every_steps",
-        config.log.every_steps,
-        1,
-        i64::MAX as u64,
-    )
+/// Checks everything that does not depend on the world size. Returns all faults.
+pub fn check(config: &Config) -> Vec<Fault> {
+    let mut checks = vec![task::check(config), config.model.check(), weights(config)];
+    checks.extend(config.data.check());
+    checks.extend(config.optimizer.check());
+    checks.push(schedule::check(config));
+    checks.extend(train(&config.train));
+    checks.extend(stopping(config));
+    checks.extend([config.loss_scale.check(), config.ema.check()]);
+    checks.extend(parallel(&config.parallel));
+    let log = &config.log;
+    let peak = log
+        .peak_tflops
+        .map(|peak| positive("log.peak_tflops", peak));
+    checks.extend(peak);
+    checks.push(in_range("log.every_steps", log.every_steps, 1, MOST));
+    checks.into_iter().filter_map(Result::err).collect()
 }
 
-fn stopping(config: &Config) -> Result<(), Fault> {
-    let checkpoint = &config.checkpoint;
-    in_range("checkpoint.keep", checkpoint.keep, 1, 1_000_000)?;
-    not_negative("checkpoint.every_minutes", checkpoint.every_minutes)?;
-    let stopping = &config.early_stopping;
-    if let Some(target) = stopping.target_accuracy {
+/// Largest integer of TOML.
+const MOST: u64 = i64::MAX as u64;
+
+fn weights(config: &Config) -> Result<(), Fault> {
+    if config.model.weights.is_some() || config.weights.strict {
+        return Ok(());
+    }
+    let text = "`weights.strict` = false has no effect without `model.weights`";
+    let fault = Fault::in_key("weights.strict", text);
+    Err(fault.help("remove it, or set model.weights to a weights file"))
+}
+
+fn train(train: &TrainConfig) -> Vec<Result<(), Fault>> {
+    let least_one = |key, value: Option<u64>| value.map(|value| in_range(key, value, 1, MOST));
+    let above_zero = |key, value: Option<f64>| value.map(|value| positive(key, value));
+    let overfit = train.overfit_batches.map(|batches| batches as u64);
+    let optional = [
+        least_one("train.max_steps", train.max_steps),
+        least_one("train.evaluate_every_steps", train.evaluate_every_steps),
+        above_zero("train.clip_norm", train.clip_norm),
+        above_zero("train.max_minutes", train.max_minutes),
+        least_one("train.limit_batches", train.limit_batches),
+        overfit.map(|batches| in_range("train.overfit_batches", batches, 1, 1 << 32)),
+    ];
+    let mut checks = vec![
+        in_range("train.epochs", train.epochs, 1, 1_000_000),
+        eval_precision(train),
+        fraction("train.label_smoothing", train.label_smoothing),
+        // The resolved configuration is written as TOML.
+        in_range("train.seed", train.seed, 0, MOST),
+    ];
+    checks.extend(optional.into_iter().flatten());
+    checks
+}
+
+fn eval_precision(train: &TrainConfig) -> Result<(), Fault> {
+    let allowed = [Precision::F32, train.precision];
+    let Some(wanted) = train
+        .eval_precision
+        .filter(|wanted| !allowed.contains(wanted))
+    else {
+        return Ok(());
+    };
+    let (wanted, trained) = (wanted.name(), train.precision.name());
+    let text = format!(
+        "`train.eval_precision` = \"{wanted}\" must be \"f32\" or the same as `train.precision`"
+    );
+    let fault = Fault::in_key("train.eval_precision", text);
+    Err(fault.help(format!(
+        "remove it to evaluate in \"{trained}\", the training precision"
+    )))
+}
+
+fn parallel(parallel: &ParallelConfig) -> [Result<(), Fault>; 5] {
+    let (bucket, prefetch) = (parallel.bucket_mib as u64, parallel.prefetch as u64);
+    let (timeout, abort) = (parallel.timeout_seconds, parallel.abort_seconds);
+    [
+        in_range("parallel.bucket_mib", bucket, 1, 4096),
+        in_range("parallel.prefetch", prefetch, 0, 64),
+        shard_within::check(parallel),
+        in_range("parallel.timeout_seconds", timeout, 1, 86_400),
+        in_range("parallel.abort_seconds", abort, 1, 86_400),
+    ]
+}
+
+fn stopping(config: &Config) -> Vec<Result<(), Fault>> {
+    let (checkpoint, stopping) = (&config.checkpoint, &config.early_stopping);
+    let target = stopping.target_accuracy.map(|target| {
         let good = (0.0..=1.0).contains(&target);
-        ensure(good, "early_stopping.target_accuracy", target, "in [0, 1]")?;
-    }
-    if let Some(patience) = stopping.patience {
-        in_range("early_stopping.patience", patience, 1, 1_000_000)?;
-    }
-    not_negative("early_stopping.min_delta", stopping.min_delta)?;
+        ensure(good, "early_stopping.target_accuracy", target, "in [0, 1]")
+    });
+    let patience = stopping.patience;
+    let patience =
+        patience.map(|patience| in_range("early_stopping.patience", patience, 1, 1_000_000));
+    let mut checks = vec![
+        in_range("checkpoint.keep", checkpoint.keep, 1, 1_000_000),
+        not_negative("checkpoint.every_minutes", checkpoint.every_minutes),
+        not_negative("early_stopping.min_delta", stopping.min_delta),
+    ];
+    checks.extend([target, patience].into_iter().flatten());
     let is_used = stopping.patience.is_some() && stopping.target_accuracy.is_none();
     let usual = EarlyStoppingConfig::default();
     let watches_other = |name: &String| name != config.task.kind.monitor();
@@ -115,10 +127,10 @@ fn stopping(config: &Config) -> Result<(), Fault> {
                 "`{key}` has no effect without `early_stopping.patience`, or with a target accuracy"
             );
             let help = "set early_stopping.patience and no target_accuracy, or remove it";
-            return Err(Fault::in_key(key, message).help(help));
+            checks.push(Err(Fault::in_key(key, message).help(help)));
         }
     }
-    Ok(())
+    checks
 }
 
 /// Checks an optional number.
@@ -179,5 +191,21 @@ pub(super) fn ensure(good: bool, key: &str, value: f64, wanted: &str) -> Result<
         true => "too large for f32".to_owned(),
         false => format!("not {wanted}"),
     };
-    Err(Fault::in_key(key, format!("`{key}` = {text} is {what}")))
+    let fault = Fault::in_key(key, format!("`{key}` = {text} is {what}"));
+    Err(match percent(value).filter(|_| UNITS.contains(&wanted)) {
+        Some(share) => fault.help(format!(
+            "shares are from 0 to 1: write {share} for {text} %"
+        )),
+        None => fault,
+    })
+}
+
+/// Names of ranges up to 1.
+const UNITS: [&str; 4] = ["in [0, 1]", "in [0, 1)", "in (0, 1]", "between 0 and 1"];
+
+/// The share that a value from 2 to 100 means as a percentage.
+fn percent(value: f64) -> Option<String> {
+    let share = format!("{:.6}", value / 100.0);
+    let share = share.trim_end_matches('0').trim_end_matches('.');
+    (2.0..=100.0).contains(&value).then(|| share.to_owned())
 }

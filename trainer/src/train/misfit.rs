@@ -42,6 +42,9 @@ pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
         TrainError::NoEvaluation { .. } => {
             TrainError::Misfit(loaded.blame(&["schedule.name"], &error))
         }
+        TrainError::OtherClasses(_) => {
+            TrainError::Misfit(loaded.blame(&["data.dir", "data.name"], &error))
+        }
         TrainError::GroupTaken { .. } => {
             TrainError::Misfit(loaded.blame(&["optimizer.groups"], &error))
         }

@@ -276,13 +276,15 @@ macro_rules! downloads {
 use downloads;
 
 impl DataConfig {
-    pub(super) fn check(&self) -> Result<(), Fault> {
-        in_range("data.workers", self.workers as u64, 0, 256)?;
-        given_in_range("data.train_samples", self.train_samples, 100_000_000)?;
-        given_in_range("data.test_samples", self.test_samples, 100_000_000)?;
-        self.check_validation()?;
-        self.kind.check()?;
-        self.check_normalization()
+    pub(super) fn check(&self) -> [Result<(), Fault>; 6] {
+        [
+            in_range("data.workers", self.workers as u64, 0, 256),
+            given_in_range("data.train_samples", self.train_samples, 100_000_000),
+            given_in_range("data.test_samples", self.test_samples, 100_000_000),
+            self.check_validation(),
+            self.kind.check(),
+            self.check_normalization(),
+        ]
     }
 
     fn check_validation(&self) -> Result<(), Fault> {

@@ -174,11 +174,14 @@ impl OptimizerConfig {
         own
     }
 
-    pub(super) fn check(&self) -> Result<(), Fault> {
-        positive("optimizer.lr", self.lr())?;
-        not_negative("optimizer.weight_decay", *self.clone().kind.weight_decay())?;
-        groups::check(self)?;
-        self.kind.check()
+    pub(super) fn check(&self) -> [Result<(), Fault>; 4] {
+        let decay = *self.clone().kind.weight_decay();
+        [
+            positive("optimizer.lr", self.lr()),
+            not_negative("optimizer.weight_decay", decay),
+            groups::check(self),
+            self.kind.check(),
+        ]
     }
 }
 

@@ -13,7 +13,8 @@ use toml::de::DeTable;
 use super::error::Fault;
 use super::metric::{self, Measure};
 use super::named::{Alternative, Named, named_section};
-use super::section::{Section, keys, suggest};
+use super::section::{Section, keys};
+use super::suggest::suggest;
 use super::{Config, DataConfig, ModelConfig};
 
 named_section! {
@@ -112,8 +113,9 @@ fn other_task(key: &str, name: &str, task: &str, valid: &[&str]) -> Fault {
 /// The names of a section that are `such`, with their usual keys.
 fn names<N: Named>(such: impl Fn(&N::Kind) -> bool) -> Vec<&'static str> {
     let is_such = |choice: &&Alternative<N::Kind>| {
-        let usual = Section::take(&mut DeTable::new(), N::SECTION);
-        usual.and_then(choice.read).is_ok_and(|kind| such(&kind))
+        let faults = &mut Vec::new();
+        let usual = Section::take(&mut DeTable::new(), N::SECTION, faults);
+        such(&(choice.read)(usual, faults))
     };
     let all = N::ALTERNATIVES.iter().filter(is_such);
     all.map(|choice| choice.name).collect()
