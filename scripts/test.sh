@@ -10,6 +10,7 @@
 #
 #   BURN_DIST_DATA          folder that holds mnist/ and cifar-100/ (real data); unset: those tests are skipped
 #   BURN_DIST_TENSORBOARD_PYTHON  a Python with the package tensorboard
+#   BURN_DIST_MLFLOW_PYTHON  a Python with the package mlflow
 #   BURN_DIST_CHROMIUM      the browser that opens reports; chromium or google-chrome unless set
 #   BURN_DIST_PYTHON        a Python with torch, to exchange weights with; unset: skipped
 #   BURN_DIST_GOLDEN        folder with a second set of golden files for the models; unset: only the first
@@ -70,31 +71,34 @@ need() { # WHAT CHECK PACKAGES...
 mpi_ready() { command -v mpicc && command -v mpirun && command -v cc; } >/dev/null 2>&1
 need "Open MPI (mpicc, mpirun)" mpi_ready openmpi-bin libopenmpi-dev gcc || true
 
-# TensorBoard reads the event files of the trainer.
-tensorboard_ready() { [[ -n $1 ]] && "$1" -c 'import tensorboard.backend.event_processing.event_accumulator'; } >/dev/null 2>&1
+# Python packages that read what the trainer logs.
+python_has() { [[ -n $1 ]] && "$1" -c "import $2"; } >/dev/null 2>&1
 
-find_tensorboard() {
-  tensorboard_ready "${BURN_DIST_TENSORBOARD_PYTHON:-}" && return
-  local venv=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/tensorboard-venv
-  export BURN_DIST_TENSORBOARD_PYTHON=$venv/bin/python
-  tensorboard_ready "$BURN_DIST_TENSORBOARD_PYTHON" && return
-  unset BURN_DIST_TENSORBOARD_PYTHON
-  local other='or set BURN_DIST_TENSORBOARD_PYTHON to a Python that has it'
+# Finds a Python with a package, or installs the package into a folder of its own.
+find_python() { # VARIABLE PACKAGE MODULE
+  local variable=$1 package=$2 module=$3
+  python_has "${!variable:-}" "$module" && return
+  local venv=${XDG_CACHE_HOME:-$HOME/.cache}/burn-dist/$package-venv
+  export "$variable=$venv/bin/python"
+  python_has "${!variable}" "$module" && return
+  unset "$variable"
+  local other="or set $variable to a Python that has it"
   if [[ -z $install ]]; then
-    missing+=("the Python package tensorboard: scripts/test.sh --install installs it; $other")
+    missing+=("the Python package $package: scripts/test.sh --install installs it; $other")
     return
   fi
   venv_ready() { python3 -c 'import ensurepip'; } >/dev/null 2>&1
-  need "the Python package tensorboard" venv_ready python3-venv || return 0
-  say "installing the Python package tensorboard into $venv"
-  { python3 -m venv --clear "$venv" && timeout 300 "$venv/bin/pip" install --quiet tensorboard; } </dev/null >&2 || say "pip failed"
-  if tensorboard_ready "$venv/bin/python"; then
-    export BURN_DIST_TENSORBOARD_PYTHON=$venv/bin/python
+  need "the Python package $package" venv_ready python3-venv || return 0
+  say "installing the Python package $package into $venv"
+  { python3 -m venv --clear "$venv" && timeout 600 "$venv/bin/pip" install --quiet "$package"; } </dev/null >&2 || say "pip failed"
+  if python_has "$venv/bin/python" "$module"; then
+    export "$variable=$venv/bin/python"
   else
-    missing+=("the Python package tensorboard: pip could not install it; $other")
+    missing+=("the Python package $package: pip could not install it; $other")
   fi
 }
-find_tensorboard
+find_python BURN_DIST_TENSORBOARD_PYTHON tensorboard tensorboard.backend.event_processing.event_accumulator
+find_python BURN_DIST_MLFLOW_PYTHON mlflow mlflow.tracking
 
 # A browser shows the reports of the trainer.
 chromium_ready() {

@@ -1,5 +1,10 @@
-//! Logs of a run: one per rank, and the flight recorder of a rank after a failed collective.
+//! Logs of a run: one per rank, and the flight recorder of a rank after a failed collective. Its
+//! provenance: the program, and every process with its start and end.
 
+// The build script, to test it without git.
+#[allow(dead_code, reason = "its main function runs in builds only")]
+#[path = "../build.rs"]
+mod build;
 mod common;
 
 use std::fs;
@@ -8,6 +13,7 @@ use std::time::Duration;
 
 use common::Trial;
 use rustix::process::{Signal, kill_process};
+use serde_json::Value;
 
 fn log(run_dir: &Path, rank: usize) -> String {
     fs::read_to_string(run_dir.join(format!("logs/rank-{rank}.log"))).unwrap()
@@ -115,4 +121,163 @@ fn a_log_that_cannot_be_written_is_one_warning() {
 fn a_run_that_only_tries_everything_has_no_log() {
     let finished = Trial::tiny(&["--nproc", "2"], &["train.fast_dev_run=true"]).run();
     finished.assert_code(0).assert_no_files(&[]);
+}
+
+#[test]
+fn the_program_says_what_it_was_built_from() {
+    let long = Trial::new(&["--version"]).run();
+    long.assert_code(0);
+    let lines: Vec<&str> = long.stdout.lines().collect();
+    assert_eq!(lines[0], concat!("trainer ", env!("CARGO_PKG_VERSION")));
+    let revision = lines[1].strip_prefix("revision  ").unwrap();
+    let hash = revision.strip_suffix("-dirty").unwrap_or(revision);
+    let is_hash = hash.len() == 12 && hash.chars().all(|c| c.is_ascii_hexdigit());
+    assert!(is_hash || revision == "unknown", "{revision}");
+    assert!(lines[2].starts_with("features  "), "{lines:?}");
+    let target = lines[3].strip_prefix("target    ").unwrap();
+    assert!(target.starts_with(std::env::consts::ARCH), "{target}");
+    let short = Trial::new(&["-V"]).run();
+    let expected = concat!("trainer ", env!("CARGO_PKG_VERSION"));
+    assert_eq!(short.stdout, format!("{expected} ({revision})\n"));
+}
+
+/// Sources have a revision in a repository and in a package, and elsewhere none.
+#[test]
+fn a_build_needs_no_git() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(build::revision(folder.path()), None);
+    let hash = "0123456789abcdef0123456789abcdef01234567";
+    let text = format!("{{\"git\": {{\"sha1\": \"{hash}\"}}, \"path_in_vcs\": \"trainer\"}}");
+    fs::write(folder.path().join(".cargo_vcs_info.json"), text).unwrap();
+    assert_eq!(build::revision(folder.path()).as_deref(), Some(&hash[..12]));
+}
+
+fn environment(run_dir: &Path) -> Value {
+    let text = fs::read_to_string(run_dir.join("environment.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn every_process_of_a_run_is_recorded_with_its_start_and_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let run_dir = folder.path().join("run");
+    let text = "a text of a few words, again and again. ".repeat(40);
+    fs::write(folder.path().join("text.txt"), &text).unwrap();
+    let train = |settings: &[&str]| {
+        let path = format!("data.path={}", folder.path().join("text.txt").display());
+        let mut args = vec![
+            "--nproc",
+            "2",
+            "--resume",
+            "auto",
+            "--config",
+            "language.toml",
+        ];
+        args.extend(["--run-dir", run_dir.to_str().unwrap()]);
+        let small = [
+            "model.dim=16",
+            "model.depth=1",
+            "data.context=16",
+            "train.batch_size=4",
+        ];
+        let all = [&small[..], &["checkpoint.every_steps=3", &path], settings].concat();
+        args.extend(all.iter().flat_map(|setting| ["--set", setting]));
+        let trial = Trial::new(&args);
+        trial.env("SLURM_JOB_PARTITION", "debug").run()
+    };
+    train(&["train.max_steps=8"]).assert_code(0);
+    // As if it had been killed after step 8, with its last checkpoint at step 6.
+    fs::remove_dir_all(run_dir.join("checkpoints/step-0000000008")).unwrap();
+    train(&["train.max_steps=10"]).assert_code(0);
+    train(&["train.max_steps=12", "optimizer.lr=1e30"]).assert_code(1);
+    let environment = environment(&run_dir);
+    let processes = environment["processes"].as_array().unwrap();
+    let part = |key: &str| -> Vec<&Value> { processes.iter().map(|p| &p[key]).collect() };
+    assert_eq!(part("first_step"), [0, 6, 10]);
+    assert_eq!(part("last_step"), [&8.into(), &10.into(), &Value::Null]);
+    assert_eq!(
+        part("went_back_from"),
+        [&Value::Null, &8.into(), &Value::Null]
+    );
+    let status = part("status");
+    assert_eq!(status[..2], ["complete", "complete"]);
+    assert!(
+        status[2].as_str().unwrap().starts_with("failed: "),
+        "{status:?}"
+    );
+    let last = &processes[2];
+    let host = &last["hosts"][0];
+    assert_eq!(host["devices"].as_array().map(Vec::len), Some(2));
+    for value in [
+        &host["host"],
+        &host["cpu"],
+        &host["system"],
+        &last["ended"],
+        &last["target"],
+    ] {
+        assert!(
+            value.as_str().is_some_and(|text| !text.is_empty()),
+            "{last}"
+        );
+    }
+    assert!(
+        host["memory_mib"].as_u64() > Some(0) && host["cpus"].as_u64() > Some(0),
+        "{host}"
+    );
+    assert_eq!(last["slurm"]["partition"], "debug");
+    assert!(last["command"].to_string().contains("--resume"), "{last}");
+    assert!(
+        Path::new(last["folder"].as_str().unwrap()).is_absolute(),
+        "{last}"
+    );
+    // Checked by `sha256sum`.
+    let data = &environment["data"][0];
+    let sum = std::process::Command::new("sha256sum")
+        .arg(folder.path().join("text.txt"))
+        .output();
+    let sum = String::from_utf8(sum.unwrap().stdout).unwrap();
+    assert_eq!(data["each"]["text.txt"].as_str(), sum.split(' ').next());
+    assert_eq!(
+        (data["of"].as_str(), data["bytes"].as_u64()),
+        (Some("content"), Some(text.len() as u64))
+    );
+}
+
+/// The disk space of the plan is that of the files.
+#[test]
+fn a_dry_run_says_how_much_disk_the_checkpoints_need() {
+    let folder = tempfile::tempdir().unwrap();
+    let run_dir = folder.path().join("run");
+    let settings = [
+        "model.hidden=512",
+        "checkpoint.every_steps=1",
+        "checkpoint.keep=2",
+        "ema.decay=0.9",
+    ];
+    let planned = Trial::tiny_at(&run_dir, &["--dry-run"], &settings).run();
+    planned.assert_code(0);
+    let line = planned
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("# MiB on disk: "));
+    let line = line.unwrap_or_else(|| panic!("{}", planned.stdout));
+    assert!(
+        line.contains(" for at most 4, fits into ") && line.ends_with("/run"),
+        "{line}"
+    );
+    assert!(!run_dir.exists());
+    let one: f64 = line.split(' ').nth(4).unwrap().parse().unwrap();
+    let settings = [&settings[..], &["train.max_steps=2"]].concat();
+    Trial::tiny_at(&run_dir, &["--nproc", "1"], &settings)
+        .run()
+        .assert_code(0);
+    let files = fs::read_dir(run_dir.join("checkpoints/step-0000000002")).unwrap();
+    let bytes: u64 = files
+        .map(|file| file.unwrap().metadata().unwrap().len())
+        .sum();
+    let found = bytes as f64 / f64::from(1 << 20);
+    assert!(
+        (0.9..1.1).contains(&(one / found)),
+        "{one} MiB planned, {found} MiB written"
+    );
 }

@@ -13,8 +13,9 @@ use super::ranks::world_size;
 
 use crate::config::{Config, Loaded};
 use crate::data;
+use crate::run::dir::PARENT;
 use crate::system::output::say;
-use crate::system::{device, free_memory};
+use crate::system::{device, disk, free_memory};
 use crate::tools::plan::{Plan, plan};
 use crate::train::schedule::Schedule;
 use crate::train::unused::{self, Place};
@@ -33,7 +34,7 @@ pub struct CheckArgs {
 pub fn run(args: &CheckArgs, world: &World) -> Result<i32, Failure> {
     let size = world_size(args.nproc, 1, world)?;
     let loaded = args.config.load()?;
-    say_resolved(&loaded, size, world.nodes(), None)?;
+    say_resolved(&loaded, (size, world.nodes()), Path::new(PARENT), None)?;
     // Training may run with another build, on another machine.
     if let Err(error) = check_program(&loaded.config) {
         say(&format!("# {error}"));
@@ -57,12 +58,12 @@ pub fn check_program(config: &Config) -> Result<(), Failure> {
 
 /// Prints the resolved configuration, and comments with the sizes of the run.
 ///
-/// For `size` ranks on `nodes` nodes, continuing `checkpoint` if given. Returns the changes since
-/// that checkpoint, one line each.
+/// For `size` ranks on `nodes` nodes and a folder of the run, continuing `checkpoint` if given.
+/// Returns the changes since that checkpoint, one line each.
 pub fn say_resolved(
     loaded: &Loaded,
-    size: usize,
-    nodes: usize,
+    (size, nodes): (usize, usize),
+    run_dir: &Path,
     checkpoint: Option<&Path>,
 ) -> Result<Vec<String>, Failure> {
     let config = &loaded.config;
@@ -84,6 +85,7 @@ pub fn say_resolved(
     let plan = plan(loaded, size, checkpoint)?;
     say(&format!("# {} parameters", plan.parameters));
     say_memory(config, &plan, size, nodes);
+    say_disk(config, &plan, run_dir);
     say(&format!(
         "# {} training and {} {} {}, {} steps per epoch",
         plan.items.train, plan.items.eval, plan.evaluated, plan.words, plan.steps_per_epoch
@@ -157,6 +159,34 @@ fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
             mib(total),
         ));
     }
+}
+
+/// Prints the disk space of the checkpoints, and whether it fits.
+fn say_disk(config: &Config, plan: &Plan, run_dir: &Path) {
+    let checkpoint = &config.checkpoint;
+    if !checkpoint.wanted() || config.train.fast_dev_run {
+        say("# no checkpoints");
+        return;
+    }
+    // One rank's whole state: a checkpoint has no gradients.
+    let state = MemoryEstimate::of(Strategy::Ddp, &plan.states, 1);
+    let one = state.parameters.saturating_add(state.optimizer);
+    // The newest, the best, and the next one before the oldest goes.
+    let most = checkpoint
+        .keep
+        .saturating_add(u64::from(checkpoint.best) + 1);
+    let all = one.saturating_mul(most);
+    let fits = match disk::free(run_dir) {
+        Some(free) if all <= free => format!(", fits into {:.0}", mib(free)),
+        Some(free) => format!(", does NOT fit into {:.0}", mib(free)),
+        None => String::new(),
+    };
+    say(&format!(
+        "# MiB on disk: {:.1} for each checkpoint, {:.1} for at most {most}{fits} in {}",
+        mib(one),
+        mib(all),
+        run_dir.display()
+    ));
 }
 
 fn mib(bytes: u64) -> f64 {

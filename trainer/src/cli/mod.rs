@@ -35,7 +35,7 @@ use crate::config::suggest::nearest;
 use crate::system::log::shown;
 use crate::system::output::verbosity::Verbosity;
 use crate::system::output::{complain, flush, silence, unsaid};
-use crate::system::{allocator, signals, stack, threads};
+use crate::system::{allocator, program, signals, stack, threads};
 use crate::{FAILED, STOPPED_EARLY};
 use args::VerbosityArgs;
 use failure::Failure;
@@ -45,7 +45,12 @@ use failure::Failure;
 /// Without a command, trains. Without arguments, trains a small CNN on built-in digits with two
 /// ranks. `trainer init` writes a configuration, `trainer docs KEY` explains a key.
 #[derive(Debug, Parser)]
-#[command(name = "trainer", version, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "trainer",
+    version = program::SHORT,
+    long_version = program::LONG,
+    args_conflicts_with_subcommands = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

@@ -1,6 +1,6 @@
 //! `trainer train`, which is also the default without a command.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burn_dist::ProcessGroup;
 use burn_dist::checkpoint::{self, Manifest};
@@ -192,7 +192,8 @@ fn say_plan(
     let group = ProcessGroup::single();
     let run_dir = args.run_dir.as_deref();
     let start = Start::find(&args.resume, run_dir, &loaded.name, false, &group)?;
-    let changes = say_resolved(loaded, size, nodes, start.checkpoint.as_deref())?;
+    let folder = run_dir.unwrap_or(Path::new(dir::PARENT));
+    let changes = say_resolved(loaded, (size, nodes), folder, start.checkpoint.as_deref())?;
     for note in start.notes.iter().chain(&changes) {
         say(&format!("# {note}"));
     }

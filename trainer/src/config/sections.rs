@@ -9,6 +9,7 @@ use burn_dist::{Algorithm, Compression, TransportKind};
 use kernels::policy::Choice;
 
 use super::by_name;
+use super::error::Fault;
 use super::section::keys;
 
 keys! {
@@ -173,11 +174,57 @@ keys! {
         gradient_norms: bool = false,
         /// Whether to write TensorBoard event files into the run folder. Default true.
         tensorboard: bool = true,
+        /// Whether to write the tables `csv/train.csv` and `csv/eval.csv` into the run folder.
+        /// Default false.
+        csv: bool = false,
+        /// Address of an MLflow tracking server, such as `http://127.0.0.1:5000`. Name and password
+        /// or token are in the variables of MLflow's own client (`MLFLOW_TRACKING_USERNAME`,
+        /// `MLFLOW_TRACKING_PASSWORD`, `MLFLOW_TRACKING_TOKEN`). Default: no MLflow.
+        mlflow: Option<String> = None,
+        /// Experiment on that server, which is created if necessary. Default: the file name of the
+        /// configuration.
+        mlflow_experiment: Option<String> = None,
         /// Whether to write `report.html` into the run folder at the end. Default true.
         report: bool = true,
         /// Peak of one device (a GPU, or all CPUs of a node) in TFLOP/s, to report the utilization.
         /// Default: that of well-known GPUs, else unknown.
         peak_tflops: Option<f64> = None,
+    }
+}
+
+impl LogConfig {
+    /// Checks the address of the MLflow server. The configuration is written into the run folder
+    /// and to the server, so it must hold no password.
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        let key = "log.mlflow";
+        let Some(url) = &self.mlflow else {
+            return match &self.mlflow_experiment {
+                None => Ok(()),
+                Some(_) => {
+                    let key = "log.mlflow_experiment";
+                    let message = format!("`{key}` has no effect without `log.mlflow`");
+                    let help = "set log.mlflow to the address of a server, or remove it";
+                    Err(Fault::in_key(key, message).help(help))
+                }
+            };
+        };
+        let rest = ["http://", "https://"]
+            .iter()
+            .find_map(|scheme| url.strip_prefix(scheme));
+        let Some(rest) =
+            rest.filter(|rest| !rest.is_empty() && !rest.contains(char::is_whitespace))
+        else {
+            let message = format!("`{key}` = \"{url}\" is not the address of a server");
+            let help = "write http:// or https://, the host and the port";
+            return Err(Fault::in_key(key, message).help(help));
+        };
+        let host = rest.split('/').next().unwrap_or_default();
+        if host.contains('@') {
+            let help = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead";
+            let message = format!("`{key}` must not contain a name or password");
+            return Err(Fault::in_key(key, message).help(help));
+        }
+        Ok(())
     }
 }
 

@@ -25,6 +25,7 @@ pub fn check(config: &Config) -> Vec<Fault> {
         .peak_tflops
         .map(|peak| positive("log.peak_tflops", peak));
     checks.extend(peak);
+    checks.push(log.check());
     checks.push(in_range("log.every_steps", log.every_steps, 1, MOST));
     checks.into_iter().filter_map(Result::err).collect()
 }

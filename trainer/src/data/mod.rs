@@ -1,6 +1,7 @@
 //! Opens the data sets of `[data]`.
 
 pub(crate) mod batch;
+pub mod checksums;
 pub(crate) mod class_names;
 pub(crate) mod device_data;
 pub(crate) mod input;

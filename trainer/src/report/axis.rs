@@ -51,6 +51,11 @@ impl Axis {
         }
     }
 
+    /// Whether a value lies on the axis.
+    pub fn covers(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+
     /// Position of a value. A value outside the axis goes to its end.
     pub fn place(&self, value: f64) -> f64 {
         let share = match self.logarithmic {

@@ -16,7 +16,7 @@ use crate::system::clock::timestamp;
 use crate::system::whole_file;
 
 /// Default parent of run folders.
-const PARENT: &str = "runs";
+pub(crate) const PARENT: &str = "runs";
 
 /// Names to try if another run of the same second has the first.
 const ATTEMPTS: u32 = 100;

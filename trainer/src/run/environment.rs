@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 use models::weights::Taken;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::config::metric::Measure;
+use crate::data::checksums::DataChecksum;
 use crate::error::TrainError;
 use crate::run::dir;
-use crate::system::whole_file;
+use crate::run::process::RunProcess;
+use crate::system::{clock, whole_file};
 
 /// File in the run folder.
 pub const FILE: &str = "environment.json";
@@ -67,6 +70,12 @@ pub struct Environment {
     pub version: String,
     /// Arguments of the process.
     pub command: Vec<String>,
+    /// Git revision of its sources, with `-dirty` if files differed from it.
+    pub revision: String,
+    /// Cargo features of this program, or `none`.
+    pub features: String,
+    /// Target that this program was compiled for.
+    pub target: String,
     /// Start time in UTC, as RFC 3339.
     pub started: String,
     /// Absolute path of the folder where the process was started, to which relative paths of its
@@ -116,6 +125,12 @@ pub struct Environment {
     pub mean: Vec<f32>,
     /// Standard deviation of each channel.
     pub std: Vec<f32>,
+    /// Checksums of the data files. Empty for generated data.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<DataChecksum>,
+    /// The processes of the run, the last one last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<RunProcess>,
 }
 
 impl Environment {
@@ -125,21 +140,45 @@ impl Environment {
         serde_json::from_slice(&text).ok()
     }
 
-    /// Writes it into the run folder.
+    /// Writes it into the run folder, after the processes that the folder knows.
     ///
     /// # Errors
     /// Fails if the system refuses.
     pub fn write(&self, folder: &Path) -> Result<(), TrainError> {
         let mut environment = self.clone();
+        let earlier = Self::read(folder).unwrap_or_default();
         // A process that resumes the run has not read the weights file.
-        if environment.weights.is_none() {
-            environment.weights = Self::read(folder).and_then(|earlier| earlier.weights);
+        environment.weights = environment.weights.or(earlier.weights);
+        let own = std::mem::replace(&mut environment.processes, earlier.processes);
+        environment.processes.extend(own);
+        environment.put(folder)
+    }
+
+    /// Notes in the run folder how its last process ended, and after which step, if known.
+    ///
+    /// # Errors
+    /// Fails if the system refuses.
+    pub(crate) fn note_end(
+        folder: &Path,
+        status: String,
+        step: Option<u64>,
+    ) -> Result<(), TrainError> {
+        let Some(mut environment) = Self::read(folder) else {
+            return Ok(());
+        };
+        if let Some(last) = environment.processes.last_mut() {
+            last.ended = Some(clock::rfc3339(SystemTime::now()));
+            last.status = Some(status);
+            last.last_step = step;
         }
-        let text =
-            serde_json::to_string_pretty(&environment).map_err(|error| TrainError::RunDir {
-                path: folder.join(FILE),
-                error: error.into(),
-            })?;
+        environment.put(folder)
+    }
+
+    fn put(&self, folder: &Path) -> Result<(), TrainError> {
+        let text = serde_json::to_string_pretty(self).map_err(|error| TrainError::RunDir {
+            path: folder.join(FILE),
+            error: error.into(),
+        })?;
         dir::replace(folder, FILE, &text)
     }
 }
@@ -180,5 +219,26 @@ mod tests {
         };
         assert_eq!(read(&before).version, "1");
         assert_eq!(read(&folder.path().join(FILE)).version, "2");
+    }
+
+    #[test]
+    fn every_process_is_kept_with_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let attempt = |first_step| Environment {
+            processes: vec![RunProcess {
+                first_step,
+                ..RunProcess::default()
+            }],
+            ..Environment::default()
+        };
+        attempt(0).write(folder.path()).unwrap();
+        // Killed: it has no end.
+        attempt(7).write(folder.path()).unwrap();
+        Environment::note_end(folder.path(), "complete".to_owned(), Some(9)).unwrap();
+        let kept = Environment::read(folder.path()).unwrap().processes;
+        let told: Vec<_> = kept.iter().map(|a| (a.first_step, a.last_step)).collect();
+        assert_eq!(told, [(0, None), (7, Some(9))]);
+        assert!(kept[0].ended.is_none() && kept[1].ended.is_some());
+        assert_eq!(kept[1].status.as_deref(), Some("complete"));
     }
 }

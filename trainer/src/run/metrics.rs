@@ -207,6 +207,8 @@ pub struct MetricsFile {
     torn: bool,
     /// Whether the last write failed.
     failing: bool,
+    /// The last step among the dropped lines.
+    dropped_step: Option<u64>,
 }
 
 impl MetricsFile {
@@ -227,10 +229,11 @@ impl MetricsFile {
                 true => end_of_lines(&file, found)?,
                 false => length,
             };
+            let dropped = last_step(&file, kept, found)?;
             file.set_len(kept)?;
-            Ok((file, kept))
+            Ok((file, kept, dropped))
         };
-        let (file, kept) = open().map_err(TrainError::run_dir(&path))?;
+        let (file, kept, dropped_step) = open().map_err(TrainError::run_dir(&path))?;
         if kept < length {
             complain(&format!(
                 "warning: {} had {length} bytes at the checkpoint but has {kept} bytes of complete \
@@ -244,7 +247,13 @@ impl MetricsFile {
             length: kept,
             torn: false,
             failing: false,
+            dropped_step,
         })
+    }
+
+    /// The last step among the lines that [`open`](Self::open) dropped, if there was one.
+    pub fn dropped_step(&self) -> Option<u64> {
+        self.dropped_step
     }
 
     /// Syncs the file and returns its length in bytes.
@@ -311,6 +320,20 @@ fn end_of_lines(file: &File, length: u64) -> io::Result<u64> {
     Ok(0)
 }
 
+/// The last step among the lines between two positions. The end may be half a line.
+fn last_step(file: &File, from: u64, to: u64) -> io::Result<Option<u64>> {
+    #[derive(Deserialize)]
+    struct AnyLine {
+        step: u64,
+    }
+    let begin = from.max(to.saturating_sub(CHUNK));
+    let mut end = vec![0; to.saturating_sub(begin) as usize];
+    file.read_exact_at(&mut end, begin)?;
+    let lines = end.split(|byte| *byte == b'\n').rev();
+    let step = |line: &[u8]| serde_json::from_slice::<AnyLine>(line).ok();
+    Ok(lines.filter_map(step).map(|line| line.step).next())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -362,7 +385,20 @@ mod tests {
         file.write(&evaluation(1));
         let length = file.synced_length();
         file.write(&evaluation(2));
+        let train = |step| {
+            Metric::Train(TrainLine {
+                step,
+                ..TrainLine::default()
+            })
+        };
+        assert_eq!(file.dropped_step(), None);
+        file.write(&train(8));
+        file.write(&train(9));
+        file.file
+            .write_all(b"{\"kind\":\"train\",\"step\":10")
+            .unwrap();
         let mut file = MetricsFile::open(folder.path(), length).unwrap();
+        assert_eq!(file.dropped_step(), Some(9));
         file.write(&evaluation(3));
         assert_eq!(read(folder.path()), [evaluation(1), evaluation(3)]);
     }

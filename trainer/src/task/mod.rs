@@ -33,6 +33,7 @@ use serde_json::{Map, Value};
 pub use crate::config::EvalSet;
 pub use crate::config::metric::{Better, Measure, Shown};
 pub use crate::run::evaluation::{Evaluation, Metrics};
+pub use crate::run::gallery::Gallery;
 pub use open::Opening;
 
 use crate::config::Config;
@@ -202,6 +203,11 @@ pub trait Sums: Sized {
 pub trait Details: Serialize {
     /// Sets the epoch and the step before the evaluation.
     fn set_moment(&mut self, epoch: u64, step: u64);
+
+    /// Pictures of the evaluation for loggers. Default: none.
+    fn gallery(&self) -> Gallery {
+        Gallery::default()
+    }
 }
 
 /// Details of an evaluation that has none but its metrics.

@@ -1,7 +1,8 @@
 //! Everything a training loop needs beside its task: ranks, device, and the checkpoint to continue
 //! from.
 
-use std::sync::OnceLock;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
@@ -9,10 +10,14 @@ use burn_dist::device::{ChosenDevice, Sharing, device_memory};
 use burn_dist::world::World;
 
 use crate::config::{Batching, Config};
-use crate::run::environment::Initial;
+use crate::error::TrainError;
+use crate::run::environment::{Environment, FILE, Initial};
+use crate::run::lock::RunLock;
 use crate::run::resume::Start;
 use crate::system::device::autodiff;
+use crate::system::output::complain;
 use crate::task::open::Place;
+use crate::train::Summary;
 
 /// Everything a training loop needs beside its task, made by [`Trainer`].
 pub(crate) struct TrainContext<'a> {
@@ -31,9 +36,31 @@ pub(crate) struct TrainContext<'a> {
     pub sharing: Sharing,
     /// The weights that the run started from, and messages about them. Only on the main rank.
     pub initial: OnceLock<(Initial, Vec<String>)>,
+    /// The run folder and its lock, once the folder records this process. Only on the main rank.
+    pub recorded: OnceLock<(PathBuf, Arc<RunLock>)>,
 }
 
 impl TrainContext<'_> {
+    /// Records how this process ended. A failure only warns: the run is over.
+    pub fn note_end(&self, outcome: &Result<Summary, TrainError>) {
+        let Some((folder, lock)) = self.recorded.get() else {
+            return;
+        };
+        let (status, step) = match outcome {
+            Ok(Summary { steps, end, .. }) => (end.to_string(), Some(*steps)),
+            Err(error) => (format!("failed: {error}"), None),
+        };
+        let note = || Environment::note_end(folder, status, step);
+        let noted = lock
+            .check_held()
+            .and_then(|()| self.group.busy().during(note));
+        if let Err(error) = noted {
+            complain(&format!(
+                "warning: {FILE} does not say how the run ended: {error}"
+            ));
+        }
+    }
+
     /// The devices that data may go to; `device` has autodiff.
     pub fn place<'d>(&'d self, device: &'d Device) -> Place<'d> {
         let total = self.device.cuda.and_then(device_memory);

@@ -37,6 +37,7 @@ use crate::error::TrainError;
 use crate::eval::evaluate::{Evaluated, Evaluator, within_range};
 use crate::eval::file;
 use crate::run::console::Console;
+use crate::run::gallery::Gallery;
 use crate::run::lock::RunLock;
 use crate::run::metrics::{EvalLine, Metric, RanksLine, TrainLine};
 use crate::system::memory;
@@ -329,6 +330,12 @@ impl<T: Task> Training<'_, T> {
             // The details are only for people: a failure must not end the run.
             complain(&format!("warning: {error}"));
         }
+        let set = self.set();
+        self.recorder.show(|| Gallery {
+            step: self.progress.steps,
+            set: set.to_owned(),
+            ..details.gallery()
+        });
         Ok(Some(evaluation))
     }
 

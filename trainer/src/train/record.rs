@@ -10,12 +10,12 @@ use burn_dist::{Buffer, Handle, ProcessGroup, ReduceOp};
 
 use crate::error::TrainError;
 use crate::eval::loss::StepLoss;
+use crate::run::gallery::Gallery;
 use crate::run::lock::RunLock;
+use crate::run::loggers::{LoggedEnd, Loggers};
 use crate::run::metrics::{Metric, MetricsFile, StepTimes, TrainLine};
-use crate::run::tensorboard::EventWriter;
 use crate::run::throughput::Throughput;
 use crate::system::memory;
-use crate::system::output::complain;
 
 /// Requests of a rank. They travel with the loss, so that all ranks act after the same step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,7 +154,7 @@ pub struct Work {
 pub struct Recorder {
     group: ProcessGroup,
     metrics: Option<MetricsFile>,
-    events: Option<EventWriter>,
+    loggers: Loggers,
     /// Lock on the folder of the files.
     lock: Option<Arc<RunLock>>,
     /// Steps between two lines.
@@ -182,12 +182,12 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes a recorder that writes to `metrics` and `events` every `every` steps.
+    /// Makes a recorder that writes to `metrics` and `loggers` every `every` steps.
     ///
     /// A global batch has that many `units`. Only the main rank has files.
     pub fn new(
         group: &ProcessGroup,
-        (metrics, events): (Option<MetricsFile>, Option<EventWriter>),
+        (metrics, loggers): (Option<MetricsFile>, Loggers),
         every: u64,
         units: (&'static str, f64),
         work: Work,
@@ -195,7 +195,7 @@ impl Recorder {
         Self {
             group: group.clone(),
             metrics,
-            events,
+            loggers,
             lock: None,
             every: every.max(1),
             units,
@@ -454,13 +454,21 @@ impl Recorder {
         if let Some(file) = &mut self.metrics {
             file.write(metric);
         }
-        let written = self.events.as_mut().map(|events| events.write(metric));
-        if let Some(Err(error)) = written {
-            // The metrics file has the same numbers, so a failure here must not end the run.
-            complain(&format!("warning: no more TensorBoard events: {error}"));
-            self.events = None;
-        }
+        self.loggers.metric(metric);
         Ok(())
+    }
+
+    /// Passes pictures of an evaluation to the loggers.
+    pub fn show(&mut self, gallery: impl FnOnce() -> Gallery) {
+        let loggers = &mut self.loggers;
+        if !loggers.is_empty() {
+            self.group.busy().during(|| loggers.show(&gallery()));
+        }
+    }
+
+    /// Tells the loggers that the run ended, and how.
+    pub fn end(&mut self, end: LoggedEnd) {
+        self.group.busy().during(|| self.loggers.end(end));
     }
 }
 
@@ -498,7 +506,13 @@ mod tests {
     fn losses_count_by_their_weight() {
         let groups = ProcessGroup::in_process(2, &burn_dist::GroupOptions::default()).unwrap();
         let of_rank = |(rank, group): (usize, ProcessGroup)| {
-            let mut recorder = Recorder::new(&group, (None, None), 1, UNITS, Work::default());
+            let mut recorder = Recorder::new(
+                &group,
+                (None, Loggers::default()),
+                1,
+                UNITS,
+                Work::default(),
+            );
             recorder.start_epoch(0, 0.0, None);
             let mut losses = Vec::new();
             // Sums of losses and their weights on both ranks, in two steps.
@@ -544,7 +558,13 @@ mod tests {
     fn a_loss_that_is_no_number_ends_the_run_unless_the_step_was_skipped() {
         let none = Requests::default();
         let group = ProcessGroup::single();
-        let mut recorder = Recorder::new(&group, (None, None), 1, UNITS, Work::default());
+        let mut recorder = Recorder::new(
+            &group,
+            (None, Loggers::default()),
+            1,
+            UNITS,
+            Work::default(),
+        );
         recorder.start_epoch(0, 0.0, None);
         let skipped = Step {
             skipped: true,
@@ -566,7 +586,13 @@ mod tests {
     #[test]
     fn skipped_steps_are_counted_by_epoch_and_none_of_them_is_a_loss_of_0() {
         let group = ProcessGroup::single();
-        let mut recorder = Recorder::new(&group, (None, None), 1, UNITS, Work::default());
+        let mut recorder = Recorder::new(
+            &group,
+            (None, Loggers::default()),
+            1,
+            UNITS,
+            Work::default(),
+        );
         // Resumes a run with seven skipped steps.
         let mut skipped = 7;
         for (epoch, steps) in [(1, [true, false, true]), (2, [true, true, true])] {
@@ -601,7 +627,13 @@ mod tests {
     #[test]
     fn a_step_has_the_rate_of_its_own_time() {
         let group = ProcessGroup::single();
-        let mut recorder = Recorder::new(&group, (None, None), 1, UNITS, Work::default());
+        let mut recorder = Recorder::new(
+            &group,
+            (None, Loggers::default()),
+            1,
+            UNITS,
+            Work::default(),
+        );
         recorder.start_epoch(0, 0.0, None);
         let mut lines = Vec::new();
         for (number, millis) in [(1, 20), (2, 60)] {
@@ -627,7 +659,7 @@ mod tests {
         };
         let mut recorder = Recorder::new(
             &ProcessGroup::single(),
-            (None, None),
+            (None, Loggers::default()),
             2,
             ("images", 10.0),
             work,

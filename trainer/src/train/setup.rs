@@ -14,6 +14,7 @@ use models::flops;
 use super::{End, Summary, Training, failed};
 use crate::config::Config;
 use crate::config::run_name::CHECKPOINTS;
+use crate::data::checksums;
 use crate::data::input::steps_per_epoch;
 use crate::error::TrainError;
 use crate::eval::file;
@@ -21,14 +22,16 @@ use crate::run::console::Console;
 use crate::run::dir;
 use crate::run::environment::Environment;
 use crate::run::lock::RunLock;
+use crate::run::loggers::{LoggedEnd, LoggedRun, Loggers};
 use crate::run::metrics::{Metric, MetricsFile};
+use crate::run::process::RunProcess;
 use crate::run::resume::Start;
-use crate::run::tensorboard::{self, EventWriter};
-use crate::system::clock;
 use crate::system::compute::kernels_name;
 use crate::system::device::on_device;
+use crate::system::host::HostRecord;
+use crate::system::output::complain;
 use crate::system::signals::{Heed, Waiting};
-use crate::system::{log, peak};
+use crate::system::{clock, log, peak, program};
 use crate::task::{Task, name_of_evaluated};
 use crate::train::callback::{Begin, Callback};
 use crate::train::changes::{self, Before, Now};
@@ -76,7 +79,7 @@ pub(crate) fn train<T: Task>(
         progress.leave_epoch();
     }
     let steps_per_epoch = steps_per_epoch(config, items.train, context.batching.global);
-    let mut environment = environment(context, &task, parallel.num_parameters())?;
+    let mut environment = environment(context, &task, parallel.num_parameters(), progress.steps)?;
     environment.steps_per_epoch = steps_per_epoch;
     // Last, once nothing in the configuration or the data can fail.
     let main = context.world.is_main();
@@ -120,18 +123,10 @@ pub(crate) fn train<T: Task>(
     notes.extend(warning);
     notes.extend(task.warning());
     notes.extend(unused::warnings(config, place(context)));
-    let metrics = run_dir
-        .as_deref()
-        .map(|folder| {
-            environment.write(folder)?;
-            MetricsFile::open(folder, progress.metrics_bytes)
-        })
-        .transpose()?;
-    let events = run_dir
-        .as_deref()
-        .filter(|_| config.log.tensorboard)
-        .map(|folder| EventWriter::open(&folder.join(tensorboard::FOLDER), progress.steps))
-        .transpose()?;
+    let files = run_dir.as_deref().zip(lock.as_ref());
+    let files = files
+        .map(|(folder, lock)| open_files(context, (folder, lock), &mut environment, &progress));
+    let (metrics, loggers) = files.transpose()?.unzip();
     let checkpoints = match config.checkpoint.wanted() {
         true => start_checkpoints(context, home.as_deref(), lock.clone(), &progress)?,
         false => None,
@@ -143,7 +138,7 @@ pub(crate) fn train<T: Task>(
         units_of_step,
         recorder: Recorder::new(
             context.group,
-            (metrics, events),
+            (metrics, loggers.unwrap_or_default()),
             config.log.every_steps,
             (T::WORDS.units, units_of_step),
             work,
@@ -178,6 +173,10 @@ pub(crate) fn train<T: Task>(
     training.tell_callbacks()?;
     let summary = training.run();
     let summary = summary.inspect_err(|error| training.abandon(error))?;
+    training.recorder.end(match summary.end {
+        End::Complete | End::Early(_) => LoggedEnd::Done,
+        End::Paused(_) => LoggedEnd::Paused,
+    });
     training.conclude(&summary);
     training.report();
     let paused = matches!(summary.end, End::Paused(_));
@@ -205,6 +204,39 @@ fn place(context: &TrainContext<'_>) -> Place {
         ranks: context.group.size(),
         shares_memory: context.group.transport() == "shm",
     }
+}
+
+/// Opens the files of metrics in the run folder, and records this process there.
+fn open_files(
+    context: &TrainContext<'_>,
+    (folder, lock): (&Path, &Arc<RunLock>),
+    environment: &mut Environment,
+    progress: &Progress,
+) -> Result<(MetricsFile, Loggers), TrainError> {
+    // The run goes on without, as its data could be read.
+    let sums = context
+        .group
+        .busy()
+        .during(|| checksums::of(&context.config.data));
+    environment.data = sums.unwrap_or_else(|error| {
+        complain(&format!("warning: no checksum of the data: {error}"));
+        Vec::new()
+    });
+    let metrics = MetricsFile::open(folder, progress.metrics_bytes)?;
+    if let Some(process) = environment.processes.last_mut() {
+        process.went_back_from = metrics.dropped_step().filter(|step| *step > progress.steps);
+    }
+    environment.write(folder)?;
+    // Set once.
+    let _ = context.recorded.set((folder.to_owned(), lock.clone()));
+    let loggers = Loggers::open(&LoggedRun {
+        folder,
+        name: context.name,
+        config: context.config,
+        environment,
+        steps: progress.steps,
+    });
+    Ok((metrics, loggers))
 }
 
 /// Consequence of an unsaved last state for a run that ended this way, and the advice.
@@ -369,12 +401,20 @@ fn environment<T: Task>(
     context: &TrainContext<'_>,
     task: &T,
     parameters: usize,
+    first_step: u64,
 ) -> Result<Environment, TrainError> {
-    let host = rustix::system::uname();
-    let hosts = context.group.gather_bytes(host.nodename().to_bytes())?;
+    let own = serde_json::to_vec(&HostRecord::here(&context.device.name)).unwrap_or_default();
+    let hosts = context.group.gather_bytes(&own)?;
+    let hosts: Vec<HostRecord> = hosts
+        .iter()
+        .map(|host| serde_json::from_slice(host).unwrap_or_default())
+        .collect();
     let items = task.items();
     let mut environment = Environment {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: program::VERSION.to_owned(),
+        revision: program::REVISION.to_owned(),
+        features: program::FEATURES.to_owned(),
+        target: program::TARGET.to_owned(),
         command: std::env::args_os()
             .map(|argument| argument.to_string_lossy().into_owned())
             .collect(),
@@ -383,10 +423,7 @@ fn environment<T: Task>(
             |_| String::new(),
             |folder| folder.to_string_lossy().into_owned(),
         ),
-        hosts: hosts
-            .iter()
-            .map(|host| String::from_utf8_lossy(host).into_owned())
-            .collect(),
+        hosts: hosts.iter().map(|host| host.host.clone()).collect(),
         device: context.device.name.clone(),
         kernels: kernels_name(context.config, &context.device.device),
         world_size: context.group.size(),
@@ -399,6 +436,12 @@ fn environment<T: Task>(
         weights: context.initial.get().map(|(initial, _)| initial.clone()),
         ..Environment::default()
     };
+    environment.processes = vec![RunProcess {
+        started: environment.started.clone(),
+        command: environment.command.clone(),
+        folder: environment.folder.clone(),
+        ..RunProcess::of_this_program(first_step, hosts)
+    }];
     if !context.config.task.is_usual() {
         environment.task = Some(T::NAME.to_owned());
         environment.items = Some(T::WORDS.items.to_owned());

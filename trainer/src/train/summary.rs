@@ -1,5 +1,6 @@
 //! Messages at the beginning and the end of a run, and its summary.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,6 +24,16 @@ pub enum End {
     Early(String),
     /// A time limit or a signal paused the run, for this reason. It should be resumed.
     Paused(String),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Complete => f.write_str("complete"),
+            Self::Early(reason) => write!(f, "early: {reason}"),
+            Self::Paused(reason) => write!(f, "paused: {reason}"),
+        }
+    }
 }
 
 /// Result of a run.

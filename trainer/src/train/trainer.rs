@@ -197,6 +197,7 @@ impl<'a> Trainer<'a> {
                 sharing: chosen.sharing(group)?,
                 device: chosen,
                 initial: OnceLock::new(),
+                recorded: OnceLock::new(),
             };
             let opening = Opening {
                 images: self.data.as_ref(),
@@ -208,7 +209,9 @@ impl<'a> Trainer<'a> {
             compute::choose_kernels(&config, &device)?;
             data.bring(&context.place(&device))?;
             device.seed(seed::of_parameters(config.train.seed));
-            then(&context, &device, data, self.callbacks)
+            let outcome = then(&context, &device, data, self.callbacks);
+            context.note_end(&outcome);
+            outcome
         };
         let outcome = group::with_group(&config, world, |group| {
             let outcome = work(group).map_err(|error| misfit::locate(loaded, error));

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::message::Message;
+
 /// First event of every file. From version 2 on, TensorBoard honors [`Event::Start`].
 const VERSION: &str = "brain.Event:2";
 
@@ -18,6 +20,14 @@ const VALUE_TENSOR: u64 = 8;
 const VALUE_METADATA: u64 = 9;
 const METADATA_PLUGIN: u64 = 1;
 const PLUGIN_NAME: u64 = 1;
+const PLUGIN_CONTENT: u64 = 2;
+const VALUE_IMAGE: u64 = 4;
+const IMAGE_HEIGHT: u64 = 1;
+const IMAGE_WIDTH: u64 = 2;
+const IMAGE_COLORSPACE: u64 = 3;
+const IMAGE_ENCODED: u64 = 4;
+/// RGB.
+const COLORSPACE: u64 = 3;
 const TENSOR_DTYPE: u64 = 1;
 const TENSOR_SHAPE: u64 = 2;
 const TENSOR_STRINGS: u64 = 8;
@@ -48,9 +58,27 @@ pub enum Event {
         /// Its step.
         step: u64,
         /// Its name.
-        tag: &'static str,
+        tag: Cow<'static, str>,
         /// The text.
         text: String,
+    },
+    /// A named image.
+    Image {
+        /// Its step.
+        step: u64,
+        /// Its name.
+        tag: String,
+        /// Width and height in pixels.
+        size: [u64; 2],
+        /// The image as a PNG file.
+        png: Vec<u8>,
+    },
+    /// The start or the end of a session with hyper-parameters.
+    HyperParameters {
+        /// Its name.
+        tag: &'static str,
+        /// The message of the plugin.
+        content: Vec<u8>,
     },
 }
 
@@ -79,66 +107,75 @@ impl Event {
                 message.bytes(EVENT_SUMMARY, &summary.0);
             }
             Self::Text { step, tag, text } => {
-                let mut plugin = Message::default();
-                plugin.bytes(PLUGIN_NAME, b"text");
-                let mut metadata = Message::default();
-                metadata.bytes(METADATA_PLUGIN, &plugin.0);
-                // A scalar tensor of one string.
-                let mut tensor = Message::default();
-                tensor.integer(TENSOR_DTYPE, TENSOR_STRING);
-                tensor.bytes(TENSOR_SHAPE, &[]);
-                tensor.bytes(TENSOR_STRINGS, text.as_bytes());
+                message.integer(EVENT_STEP, *step);
+                message.bytes(EVENT_SUMMARY, &text_summary(tag, text).0);
+            }
+            Self::Image {
+                step,
+                tag,
+                size: [width, height],
+                png,
+            } => {
+                let mut image = Message::default();
+                image.integer(IMAGE_HEIGHT, *height);
+                image.integer(IMAGE_WIDTH, *width);
+                image.integer(IMAGE_COLORSPACE, COLORSPACE);
+                image.bytes(IMAGE_ENCODED, png);
                 let mut value = Message::default();
                 value.bytes(VALUE_TAG, tag.as_bytes());
-                value.bytes(VALUE_TENSOR, &tensor.0);
-                value.bytes(VALUE_METADATA, &metadata.0);
-                let mut summary = Message::default();
-                summary.bytes(SUMMARY_VALUE, &value.0);
+                value.bytes(VALUE_IMAGE, &image.0);
                 message.integer(EVENT_STEP, *step);
-                message.bytes(EVENT_SUMMARY, &summary.0);
+                message.bytes(EVENT_SUMMARY, &summary(&value).0);
+            }
+            Self::HyperParameters { tag, content } => {
+                let mut value = Message::default();
+                value.bytes(VALUE_TAG, tag.as_bytes());
+                value.bytes(VALUE_METADATA, &metadata("hparams", content).0);
+                message.bytes(EVENT_SUMMARY, &summary(&value).0);
             }
         }
         message.0
     }
 }
 
-/// A protocol buffer under construction.
-#[derive(Default)]
-struct Message(Vec<u8>);
+/// A summary of one value.
+fn summary(value: &Message) -> Message {
+    let mut summary = Message::default();
+    summary.bytes(SUMMARY_VALUE, &value.0);
+    summary
+}
 
-impl Message {
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
+/// The plugin that shows a value, and its data.
+fn metadata(plugin: &str, content: &[u8]) -> Message {
+    let mut data = Message::default();
+    data.bytes(PLUGIN_NAME, plugin.as_bytes());
+    if !content.is_empty() {
+        data.bytes(PLUGIN_CONTENT, content);
     }
+    let mut metadata = Message::default();
+    metadata.bytes(METADATA_PLUGIN, &data.0);
+    metadata
+}
 
-    fn key(&mut self, field: u64, wire_type: u64) {
-        self.varint(field << 3 | wire_type);
-    }
+/// A text: a scalar tensor of one string.
+fn text_summary(tag: &str, text: &str) -> Message {
+    let mut tensor = Message::default();
+    tensor.integer(TENSOR_DTYPE, TENSOR_STRING);
+    tensor.bytes(TENSOR_SHAPE, &[]);
+    tensor.bytes(TENSOR_STRINGS, text.as_bytes());
+    let mut value = Message::default();
+    value.bytes(VALUE_TAG, tag.as_bytes());
+    value.bytes(VALUE_TENSOR, &tensor.0);
+    value.bytes(VALUE_METADATA, &metadata("text", &[]).0);
+    summary(&value)
+}
 
-    fn integer(&mut self, field: u64, value: u64) {
-        self.key(field, 0);
-        self.varint(value);
-    }
-
-    fn double(&mut self, field: u64, value: f64) {
-        self.key(field, 1);
-        self.0.extend(value.to_le_bytes());
-    }
-
-    fn bytes(&mut self, field: u64, value: &[u8]) {
-        self.key(field, 2);
-        self.varint(value.len() as u64);
-        self.0.extend(value);
-    }
-
-    fn float(&mut self, field: u64, value: f32) {
-        self.key(field, 5);
-        self.0.extend(value.to_le_bytes());
-    }
+/// Width and height of a PNG file. `None` for any other file.
+pub(super) fn size_of_png(file: &[u8]) -> Option<[u64; 2]> {
+    let sizes = file.strip_prefix(b"\x89PNG\r\n\x1a\n")?.get(8..16)?;
+    let (width, height) = sizes.split_first_chunk::<4>()?;
+    let height = height.first_chunk::<4>()?;
+    Some([*width, *height].map(|size| u64::from(u32::from_be_bytes(size))))
 }
 
 #[cfg(test)]
@@ -146,13 +183,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_encoded_as_the_specification_shows() {
-        // The example of the specification: field 1 with 150.
-        let mut message = Message::default();
-        message.integer(1, 150);
-        assert_eq!(message.0, [0x08, 0x96, 0x01]);
-        let mut message = Message::default();
-        message.bytes(2, b"testing");
-        assert_eq!(message.0, b"\x12\x07testing");
+    fn the_size_of_an_image_is_in_its_file() {
+        let mut file = std::io::Cursor::new(Vec::new());
+        let picture = image::RgbImage::new(7, 3);
+        picture
+            .write_to(&mut file, image::ImageFormat::Png)
+            .unwrap();
+        assert_eq!(size_of_png(file.get_ref()), Some([7, 3]));
+        assert_eq!(size_of_png(b"GIF89a"), None);
     }
 }

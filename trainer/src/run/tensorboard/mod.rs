@@ -5,6 +5,8 @@
 //! [event.proto](https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto).
 
 mod event;
+mod hparams;
+mod message;
 mod record;
 
 use std::borrow::Cow;
@@ -15,7 +17,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::TrainError;
 use crate::run::metrics::{Changed, Metric, ResumeLine};
+use crate::run::scalars::scalars;
 use event::Event;
+pub use hparams::{HyperParameter, SessionEnd};
 
 /// Folder in the run folder.
 pub const FOLDER: &str = "tensorboard";
@@ -75,15 +79,73 @@ impl EventWriter {
         self.append(&Event::Scalars { step, values })
     }
 
+    /// Writes a named text in Markdown.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn text(
+        &mut self,
+        step: u64,
+        tag: impl Into<Cow<'static, str>>,
+        text: String,
+    ) -> Result<(), TrainError> {
+        let tag = tag.into();
+        self.append(&Event::Text { step, tag, text })
+    }
+
+    /// Writes a named image, a PNG file. Ignores any other.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn image(&mut self, step: u64, tag: String, png: &[u8]) -> Result<(), TrainError> {
+        let Some(size) = event::size_of_png(png) else {
+            return Ok(());
+        };
+        let png = png.to_vec();
+        self.append(&Event::Image {
+            step,
+            tag,
+            size,
+            png,
+        })
+    }
+
+    /// Writes the hyper-parameters of the run, for the tab of that name.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn hyper_parameters(
+        &mut self,
+        values: impl IntoIterator<Item = (String, HyperParameter)>,
+    ) -> Result<(), TrainError> {
+        let content = hparams::session_start(values, now());
+        let tag = hparams::START;
+        self.append(&Event::HyperParameters { tag, content })
+    }
+
+    /// Writes how the run ended, for the tab of the hyper-parameters.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn end_session(&mut self, end: SessionEnd) -> Result<(), TrainError> {
+        let content = hparams::session_end(end, now());
+        let tag = hparams::END;
+        self.append(&Event::HyperParameters { tag, content })
+    }
+
     fn append(&mut self, event: &Event) -> Result<(), TrainError> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let wall_time = now.unwrap_or(Duration::ZERO).as_secs_f64();
-        let record = record::frame(&event.encode(wall_time));
+        let record = record::frame(&event.encode(now()));
         // One call, so that a killed process rarely leaves half a record.
         self.file
             .write_all(&record)
             .map_err(TrainError::run_dir(&self.path))
     }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or(Duration::ZERO).as_secs_f64()
 }
 
 /// Creates a file with a name that TensorBoard knows. It reads files in the order of their names,
@@ -115,67 +177,9 @@ fn changes(line: &ResumeLine) -> Event {
     }
     Event::Text {
         step: line.step,
-        tag: "run/changes",
+        tag: "run/changes".into(),
         text,
     }
-}
-
-/// The step and the named numbers of a line.
-fn scalars(metric: &Metric) -> (u64, Vec<(Cow<'static, str>, f64)>) {
-    let (step, values, own, norms) = match metric {
-        Metric::Train(line) => {
-            let optional = [
-                ("train/memory_mib", line.memory_mib),
-                ("train/tflops", line.tflops),
-                ("train/share_of_peak", line.share_of_peak),
-                ("train/gradient_norm", line.gradient_norm),
-            ];
-            let mut values = vec![
-                ("train/loss", line.loss),
-                ("train/lr", line.lr),
-                ("time/data", line.time.data),
-                ("time/forward", line.time.forward),
-                ("time/backward", line.time.backward),
-                ("time/wait", line.time.wait),
-                ("time/update", line.time.update),
-            ];
-            let known = optional.into_iter();
-            values.extend(known.filter_map(|(tag, value)| Some((tag, value?))));
-            let rate = format!("train/{}", line.throughput.key());
-            let own = vec![(rate, line.throughput.per_second)];
-            (line.step, values, own, line.gradient_norms.as_ref())
-        }
-        Metric::Eval(line) => {
-            // `train` has the losses of the steps.
-            let set = match line.set.as_str() {
-                set @ ("val" | "test") => set,
-                _ => "eval",
-            };
-            let all = [("loss", line.loss), ("seconds", line.seconds)].into_iter();
-            let all = all.chain(line.metrics.iter());
-            let own = all.map(|(name, value)| (format!("{set}/{name}"), value));
-            (line.step, Vec::new(), own.collect(), None)
-        }
-        Metric::Ranks(line) => {
-            let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-            let mut values = vec![
-                ("ranks/compute_max", most(&line.compute)),
-                ("ranks/wait_max", most(&line.wait)),
-                ("ranks/memory_mib_max", most(&line.memory_mib)),
-            ];
-            if !line.device_mib.is_empty() {
-                values.push(("ranks/device_mib_max", most(&line.device_mib)));
-            }
-            (line.step, values, Vec::new(), None)
-        }
-        // A text, see `changes`.
-        Metric::Resume(line) => (line.step, Vec::new(), Vec::new(), None),
-    };
-    let values = values.into_iter().map(|(tag, value)| (tag.into(), value));
-    let norms = norms.into_iter().flatten();
-    let norms = norms.map(|(path, norm)| (format!("gradient_norm/{path}").into(), *norm));
-    let own = own.into_iter().map(|(tag, value)| (tag.into(), value));
-    (step, values.chain(own).chain(norms).collect())
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant, SystemTime};
 use burn_dist::world::World;
 use burn_dist::{Busy, ProcessGroup};
 
-use crate::system::clock;
 use crate::system::output::outlet::{self, Stream};
+use crate::system::{clock, program};
 
 pub use events::events;
 use file::LogFile;
@@ -77,13 +77,14 @@ pub(crate) fn start(run_dir: &Path, world: &World, group: &ProcessGroup) {
 fn introduction(world: &World) -> String {
     let host = rustix::system::uname();
     format!(
-        "rank {} of {}, local rank {}, process {} on {}, trainer {}",
+        "rank {} of {}, local rank {}, process {} on {}, trainer {}, features {}",
         world.rank(),
         world.size(),
         world.local_rank(),
         std::process::id(),
         host.nodename().to_string_lossy(),
-        env!("CARGO_PKG_VERSION"),
+        program::SHORT,
+        program::FEATURES,
     )
 }
 

@@ -10,6 +10,7 @@ use image::{DynamicImage, GrayImage, ImageFormat, RgbImage};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
+use crate::run::gallery::{Gallery, SampleImage};
 use crate::task::{self, Evaluation};
 
 /// Maximum classes of a confusion matrix. A larger one could not be displayed.
@@ -211,6 +212,47 @@ impl Tally {
 impl task::Details for Details {
     fn set_moment(&mut self, epoch: u64, step: u64) {
         (self.epoch, self.step) = (epoch, step);
+    }
+
+    fn gallery(&self) -> Gallery {
+        let pictures = self
+            .predictions
+            .iter()
+            .enumerate()
+            .filter_map(|(index, shown)| {
+                let png = STANDARD.decode(&shown.image_png_base64).ok()?;
+                let (group, number) = match index.checked_sub(FIRST) {
+                    None => ("examples", index),
+                    Some(number) => ("mistakes", number),
+                };
+                Some(SampleImage {
+                    group,
+                    number,
+                    png,
+                    caption: self.caption(shown),
+                })
+            });
+        Gallery {
+            step: self.step,
+            set: String::new(),
+            pictures: pictures.collect(),
+            names: self.class_names.clone(),
+            confusion: self.confusion.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl Details {
+    /// The class of an image, and the likeliest ones in the model's eyes.
+    fn caption(&self, shown: &Prediction) -> String {
+        let name = |class: usize| match self.class_names.get(class) {
+            Some(name) => name.clone(),
+            None => class.to_string(),
+        };
+        let percent =
+            |guess: &Guess| format!("{} {:.0} %", name(guess.class), 100.0 * guess.probability);
+        let guesses: Vec<String> = shown.top.iter().map(percent).collect();
+        format!("{}: {}", name(shown.label), guesses.join(", "))
     }
 }
 
