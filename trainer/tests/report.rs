@@ -223,7 +223,8 @@ fn generated(run: &Path, steps: u32, classes: usize) {
         let progress = f64::from(step) / f64::from(steps);
         let noise = f64::from(step * 7919 % 101) / 101.0;
         let elapsed = 0.05 * f64::from(step);
-        let line = json!({"kind": "train", "step": step, "epoch": 1, "loss": 4.6 / (1.0 + 40.0 * progress) * (0.8 + 0.4 * noise),
+        let epoch = (step - 1) / (steps / 10) + 1;
+        let line = json!({"kind": "train", "step": step, "epoch": epoch, "loss": 4.6 / (1.0 + 40.0 * progress) * (0.8 + 0.4 * noise),
             "lr": 0.1 * (1.0 - progress), "images_per_second": 900.0 + 80.0 * noise, "elapsed": elapsed,
             "time": {"data": 0.002, "forward": 0.02 + 0.004 * noise, "backward": 0.04, "wait": 0.006 * noise, "update": 0.005},
             "memory_mib": 300.0 + 20.0 * progress, "gradient_norm": 5.0 / (1.0 + 9.0 * progress) + noise,
@@ -327,6 +328,156 @@ fn a_run_and_its_comparison_are_seen_in_a_browser() {
         "throughput",
     ];
     browser.check(&comparison, &plots);
+}
+
+/// Script for a copy of the page: presses buttons, and writes what the plots then are.
+const PRESS: &str = "<script>
+const press = (name) => document.querySelector(`.axes button[data-${name}]`).click();
+const state = () => [...document.querySelectorAll('svg[data-plot=\"loss\"]')].map((svg) => ({
+  x: svg.dataset.x, y: svg.dataset.y, label: svg.querySelector('text.x').textContent,
+  path: svg.querySelector('path.line').getAttribute('d'),
+  mark: svg.querySelector('path.return')?.getAttribute('d'),
+  labels: [...svg.querySelectorAll('g.scale text')].map((text) => text.textContent),
+}))[0];
+const states = { first: state() };
+for (const name of ['axis=\"epoch\"', 'axis=\"time\"', 'scale=\"linear\"', 'scale=\"log\"', 'scale=\"auto\"', 'axis=\"step\"']) {
+  press(name);
+  states[name.split('\"')[1]] = state();
+}
+document.documentElement.dataset.states = JSON.stringify(states);
+</script>";
+
+/// A run that went back from step 34 to step 20, as `environment.json` says.
+fn went_back(run: &Path) {
+    let path = run.join("environment.json");
+    let mut environment: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    environment["processes"] = json!([
+        {"started": "2026-11-21T09:00:00Z", "first_step": 0},
+        {"started": "2026-11-21T10:00:00Z", "ended": "2026-11-21T11:00:00Z", "first_step": 20,
+         "went_back_from": 34, "last_step": 40, "status": "complete"}]);
+    fs::write(path, environment.to_string()).unwrap();
+}
+
+#[test]
+fn axes_can_be_chosen_and_returns_are_marked() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("ten");
+    generated(&run, 40, 10);
+    went_back(&run);
+    report(&[run.to_str().unwrap()]).assert_code(0);
+    let page = run.join("report.html");
+    let html = fs::read_to_string(&page).unwrap();
+    for part in [
+        "went back from step 34 to 20",
+        ">went back<",
+        "still running, or killed",
+        "20 (back from 34)",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+    let Some(browser) = Browser::find() else {
+        return;
+    };
+    let copy = browser.folder.path().join("pressed.html");
+    fs::write(
+        &copy,
+        html.replacen("</body>", &format!("{PRESS}</body>"), 1),
+    )
+    .unwrap();
+    let dom = browser.open(&copy, &["--dump-dom".to_owned()]);
+    let states = dom
+        .split("data-states=\"")
+        .nth(1)
+        .expect(&dom)
+        .split('"')
+        .next()
+        .unwrap();
+    let states: Value = serde_json::from_str(&states.replace("&quot;", "\"")).unwrap();
+    let [first, epoch, time] = ["first", "epoch", "time"].map(|name| &states[name]);
+    let ends = |state: &Value| -> [f64; 2] {
+        let x = state["x"].as_str().unwrap();
+        let mut numbers = x
+            .split(' ')
+            .map(|number| number.parse().unwrap_or(f64::NAN));
+        [numbers.next().unwrap(), numbers.next().unwrap()]
+    };
+    assert_eq!(first["label"], "step");
+    assert_eq!(ends(first), [1.0, 40.0]);
+    // Four steps in an epoch, and 0.05 s in a step.
+    assert_eq!(
+        (&epoch["label"], ends(epoch)),
+        (&json!("epochs"), [0.25, 10.0])
+    );
+    assert_eq!(
+        (&time["label"], ends(time)),
+        (&json!("seconds of training"), [0.05, 2.0])
+    );
+    let y = |name: &str| {
+        states[name]["y"]
+            .as_str()
+            .unwrap()
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(
+        [y("linear"), y("log"), y("auto")],
+        ["linear", "log", &y("first")]
+    );
+    assert_ne!(states["linear"]["path"], states["log"]["path"]);
+    // Back at the beginning, the script draws what the page had without it.
+    let again = &states["step"];
+    assert_eq!(
+        (&again["x"], &again["y"], &again["labels"]),
+        (&first["x"], &first["y"], &first["labels"])
+    );
+    assert_eq!(
+        again["mark"].as_str().unwrap()[..4],
+        first["mark"].as_str().unwrap()[..4]
+    );
+    browser.check(&page, &TRAINING);
+}
+
+#[test]
+fn a_folder_of_runs_is_compared_without_its_bad_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = folder.path().join("runs");
+    for name in ["first", "second"] {
+        generated(&runs.join(name), 40, 10);
+    }
+    // Never learned anything, and broke at once.
+    fs::create_dir_all(runs.join("poor")).unwrap();
+    let line = json!({"kind": "eval", "step": 4, "loss": 9.0, "accuracy": 0.1, "elapsed": 1.0});
+    fs::write(runs.join("poor/metrics.jsonl"), format!("{line}\n")).unwrap();
+    fs::create_dir_all(runs.join("broken")).unwrap();
+    fs::write(runs.join("broken/metrics.jsonl"), "nothing\n").unwrap();
+    fs::create_dir_all(runs.join("notes")).unwrap();
+    let finished = report(&[runs.to_str().unwrap()]);
+    finished
+        .assert_code(0)
+        .assert_stderr(&["warning: left out: no metrics in", "broken"]);
+    let html = fs::read_to_string(finished.path("compare.html")).unwrap();
+    assert!(html.contains("<h1>3 runs</h1>") && html.contains("left out: no metrics in"));
+    let times = html
+        .split("Time to accuracy")
+        .nth(1)
+        .unwrap()
+        .split("</section>")
+        .next()
+        .unwrap();
+    assert!(
+        times.matches(" s</td>").count() >= 4 && times.contains("<td>–</td>"),
+        "{times}"
+    );
+    // With only one run in it, the folder is that run.
+    fs::remove_dir_all(runs.join("poor")).unwrap();
+    fs::remove_dir_all(runs.join("second")).unwrap();
+    let one = report(&[runs.to_str().unwrap()]);
+    assert_eq!(
+        one.stdout.trim(),
+        runs.join("first/report.html").to_str().unwrap()
+    );
 }
 
 #[test]

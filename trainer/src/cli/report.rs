@@ -7,8 +7,8 @@ use clap::Args;
 use super::failure::Failure;
 use super::output::{self, Way};
 use crate::config::paths;
-use crate::report;
-use crate::system::output::say;
+use crate::report::{self, Chosen};
+use crate::system::output::{complain, say};
 
 /// Default file of a comparison.
 const COMPARISON: &str = "compare.html";
@@ -16,7 +16,7 @@ const COMPARISON: &str = "compare.html";
 /// Arguments of `trainer report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Reads these run folders; compares several.
+    /// Reads these run folders, and the runs in a folder such as runs; compares several.
     #[arg(required = true, value_name = "DIR", value_parser = paths::argument())]
     runs: Vec<PathBuf>,
     /// Writes the page to this file. Defaults to report.html in the folder of a single run, else
@@ -27,18 +27,22 @@ pub struct ReportArgs {
 
 /// Writes the page and prints its path.
 pub fn run(args: &ReportArgs) -> Result<i32, Failure> {
-    let out = match (args.runs.as_slice(), &args.out) {
+    let Chosen { runs, notes } = report::choose(&args.runs);
+    let out = match (runs.as_slice(), &args.out) {
         (_, Some(out)) => out.clone(),
         ([run], None) => run.join(report::FILE),
         _ => COMPARISON.into(),
     };
     // Let the report name a path that is no run.
-    if args.runs.iter().all(|run| run.is_dir()) {
+    if runs.iter().all(|run| run.is_dir()) {
         output::check("--out", &out, Way::Replaced)?;
     }
-    match args.runs.as_slice() {
+    for note in &notes {
+        complain(&format!("warning: {note}"));
+    }
+    match runs.as_slice() {
         [run] => report::write_to(run, &out)?,
-        runs => report::compare(runs, &out)?,
+        runs => report::compare(runs, &notes, &out)?,
     }
     say(&out.display().to_string());
     Ok(0)

@@ -6,8 +6,8 @@ use super::axis::number;
 use super::folder::Run;
 use super::html;
 use super::measures::{self, best, series};
-use super::overview::{percent, plots, units_per_second};
-use super::plot::{self, COLOURS, Curve, Frame, Pen};
+use super::overview::{self, percent, plots, units_per_second};
+use super::plot::{self, COLOURS, Curve, Frame, Pen, Return};
 use super::series::{Point, Series};
 use crate::config::metric::Measure;
 
@@ -20,9 +20,13 @@ const LEVELS: &[u32] = &[
 const TOLD: usize = 5;
 
 /// The whole page.
-pub fn page(runs: &[Run]) -> String {
+pub fn page(runs: &[Run], notes: &[String]) -> String {
     let names = names(runs);
     let mut body = format!("<h1>{} runs</h1>\n", runs.len());
+    body += &html::positions(runs.iter().map(overview::positions));
+    for note in notes {
+        body += &format!("<p class=\"note\">{}</p>\n", html::shortened(note, 2000));
+    }
     for (run, name) in runs.iter().zip(&names) {
         for remark in &run.remarks {
             let remark = format!("{name}: {remark}");
@@ -148,10 +152,11 @@ fn frame<'a>(id: &'a str, title: &'a str, x: &'a str, y: &'a str) -> Frame<'a> {
 fn curves(runs: &[Run], names: &[String]) -> String {
     let all = |pen: Pen, points: &dyn Fn(&Run) -> Vec<Point>| -> Vec<Curve> {
         let runs = runs.iter().zip(names).enumerate();
-        runs.map(|(index, (run, name))| Curve::new(name, index, pen, points(run)))
+        runs.map(|(index, (run, name))| Curve::new(name, index, pen, points(run)).of_run(index))
             .collect()
     };
-    let frame = Frame::over_steps;
+    let returns = overview::returns(runs);
+    let frame = |id, title, y| Frame::over_steps(id, title, y).returning(&returns);
     let per_second = rate(runs);
     let smooth = |series: fn(&Run) -> &Series| move |run: &Run| series(run).smooth();
     let means = |series: fn(&Run) -> &Series| move |run: &Run| series(run).means();
@@ -165,7 +170,7 @@ fn curves(runs: &[Run], names: &[String]) -> String {
             &frame("eval_loss", "Evaluation loss", "loss").or_logarithmic(),
             &all(marks, &means(|run| &run.metrics.eval_loss)),
         ),
-        main_measure(runs, &all),
+        main_measure(runs, &returns, &all),
         plot::curves(
             &frame("lr", "Learning rate", "learning rate").above_zero(),
             &all(line, &|run| run.metrics.lr.extremes()),
@@ -182,7 +187,11 @@ fn curves(runs: &[Run], names: &[String]) -> String {
 type Points<'a> = &'a dyn Fn(&Run) -> Vec<Point>;
 
 /// The first metric, over steps and over time.
-fn main_measure(runs: &[Run], all: &dyn Fn(Pen, Points<'_>) -> Vec<Curve>) -> String {
+fn main_measure(
+    runs: &[Run],
+    returns: &[Return],
+    all: &dyn Fn(Pen, Points<'_>) -> Vec<Curve>,
+) -> String {
     let measured = measured(runs);
     let Some(measure) = measured.first() else {
         return String::new();
@@ -202,34 +211,46 @@ fn main_measure(runs: &[Run], all: &dyn Fn(Pen, Points<'_>) -> Vec<Curve>) -> St
     };
     let curves = |run: &Run| run.metrics.measured(&measure.name).by_step.means();
     let in_time = |run: &Run| run.metrics.measured(&measure.name).by_time.means();
-    plot::curves(&frame(&name, &title, "step", y), &all(Pen::Marks, &curves))
+    let over_steps = frame(&name, &title, "step", y).returning(returns);
+    plot::curves(&over_steps, &all(Pen::Marks, &curves))
         + &plot::curves(
             &frame(&by_time, &over_time, "seconds of training", y),
             &all(Pen::Marks, &in_time),
         )
 }
 
-/// Accuracies that all runs have reached: the last round ones, and the best.
-fn common_levels(runs: &[Run]) -> Vec<u32> {
-    let best: Option<Vec<u32>> = runs.iter().map(|run| run.metrics.best_reached()).collect();
-    let Some(best) = best.and_then(|best| best.into_iter().min()) else {
+/// Accuracies for the table of times: the last round ones that all good runs have reached, the best
+/// that all of them have, and the best of all.
+///
+/// A run without half of the best accuracy is not good: it must not empty the table.
+fn levels(runs: &[Run]) -> Vec<u32> {
+    let best: Vec<u32> = runs
+        .iter()
+        .filter_map(|run| run.metrics.best_reached())
+        .collect();
+    let Some(highest) = best.iter().copied().max() else {
         return Vec::new();
     };
+    let good = best.into_iter().filter(|best| *best >= highest / 2);
+    let common = good.min().unwrap_or(highest);
     let reached: Vec<u32> = LEVELS
         .iter()
         .copied()
-        .filter(|level| *level < best)
+        .filter(|level| *level < common)
         .collect();
     let mut levels = reached
         .get(reached.len().saturating_sub(TOLD)..)
         .unwrap_or_default()
         .to_vec();
-    levels.push(best);
+    levels.push(common);
+    if highest > common {
+        levels.push(highest);
+    }
     levels
 }
 
 fn times(runs: &[Run], names: &[String]) -> String {
-    let levels = common_levels(runs);
+    let levels = levels(runs);
     if levels.is_empty() {
         return String::new();
     }
@@ -334,11 +355,9 @@ mod tests {
             run("a = 1\n[b]\nc = 'x'\nd = 2", &[(0.91, 5.0), (0.9712, 65.0)]),
             run("a = 1\n[b]\nc = 'y<'", &[(0.98, 7.0)]),
         ];
-        assert_eq!(
-            common_levels(&runs),
-            [7500, 8000, 8500, 9000, 9300, 9500, 9700, 9712][2..]
-        );
-        let page = page(&runs);
+        let expected = [8500, 9000, 9300, 9500, 9700, 9712, 9800];
+        assert_eq!(levels(&runs), expected);
+        let page = page(&runs, &["left out".to_owned()]);
         let parts = [
             "<td>b.c</td>",
             "y&lt;",
@@ -346,6 +365,7 @@ mod tests {
             "1 min 05 s",
             "97.12 %",
             "run&lt; (2)",
+            "<p class=\"note\">left out</p>",
         ];
         for part in parts {
             assert!(page.contains(part), "{part}");
@@ -354,9 +374,18 @@ mod tests {
     }
 
     #[test]
-    fn runs_without_evaluations_have_no_times() {
-        let runs = [run("", &[(0.9, 1.0)]), run("", &[])];
-        assert_eq!(times(&runs, &names(&runs)), "");
-        assert_eq!(settings(&runs, &names(&runs)), "");
+    fn runs_that_reach_nothing_leave_the_times_of_the_others() {
+        let good = || run("", &[(0.91, 5.0), (0.97, 65.0)]);
+        let expected = levels(&[good(), good()]);
+        for bad in [run("", &[]), run("", &[(0.1, 1.0)])] {
+            let runs = [good(), bad, good()];
+            assert_eq!(levels(&runs), expected);
+            let times = times(&runs, &names(&runs));
+            assert_eq!(times.matches("1 min 05 s").count(), 2 * 3, "{times}");
+            assert!(times.contains("–"), "{times}");
+            assert_eq!(settings(&runs, &names(&runs)), "");
+        }
+        let none = [run("", &[]), run("", &[])];
+        assert_eq!(times(&none, &names(&none)), "");
     }
 }

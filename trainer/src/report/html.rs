@@ -54,6 +54,28 @@ pub fn page(title: &str, body: &str) -> String {
     )
 }
 
+/// The maps of the runs' steps to epochs and seconds, which are JSON, for the script.
+pub fn positions(runs: impl Iterator<Item = String>) -> String {
+    let runs = runs.collect::<Vec<_>>().join(",");
+    format!(
+        "<div id=\"runs\" hidden data-runs=\"[{}]\"></div>\n",
+        escape(&runs)
+    )
+}
+
+/// Buttons that choose the axes of the plots. The script shows them.
+pub fn axes() -> &'static str {
+    "<div class=\"axes\" hidden>\n\
+     <span class=\"axis\">horizontal axis <span class=\"choice\">\
+     <button type=\"button\" data-axis=\"step\">step</button>\
+     <button type=\"button\" data-axis=\"epoch\">epoch</button>\
+     <button type=\"button\" data-axis=\"time\">time</button></span></span>\n\
+     <span class=\"axis\">vertical axis <span class=\"choice\">\
+     <button type=\"button\" data-scale=\"auto\">automatic</button>\
+     <button type=\"button\" data-scale=\"linear\">linear</button>\
+     <button type=\"button\" data-scale=\"log\">log</button></span></span>\n</div>\n"
+}
+
 /// A section with a heading; empty if the content is.
 pub fn section(heading: &str, content: &str) -> String {
     match content.is_empty() {

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::positions::Positions;
 use super::series::{Series, is_drawable};
 use crate::run::metrics::Changed;
 
@@ -184,6 +185,8 @@ pub struct Metrics {
     pub wait: Vec<f64>,
     /// Keys changed at a resume, with the first step that they apply to.
     pub changes: Vec<(f64, Changed)>,
+    /// Epochs and time of the steps.
+    pub positions: Positions,
     /// Last step.
     pub step: f64,
     /// Last epoch.
@@ -282,6 +285,7 @@ impl Metrics {
                 value
             }
         };
+        self.positions.see(step, epoch, elapsed);
         self.step = last(self.step, step);
         self.epoch = last(self.epoch, epoch);
         if let Some(seconds) = elapsed.filter(|seconds| is_drawable(*seconds)) {

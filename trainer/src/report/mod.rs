@@ -1,6 +1,6 @@
 //! `report.html`: a self-contained page about a run, or a comparison of several runs.
 
-mod axis;
+pub(crate) mod axis;
 mod classes;
 mod compare;
 mod folder;
@@ -9,7 +9,9 @@ mod lines;
 mod matrix;
 mod measures;
 mod overview;
+mod parent;
 mod plot;
+mod positions;
 mod series;
 
 use std::io;
@@ -17,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use crate::system::whole_file;
 use folder::Run;
+pub use parent::{Chosen, choose};
 
 /// File in the run folder.
 pub const FILE: &str = "report.html";
@@ -80,17 +83,17 @@ pub fn write_to(run_dir: &Path, file: &Path) -> Result<(), ReportError> {
     save(file, &overview::page(&run))
 }
 
-/// Writes a comparison of several runs to `out`.
+/// Writes a comparison of several runs to `out`, with notes at its top.
 ///
 /// # Errors
 /// Fails if a folder holds no run, there are more than [`MOST_RUNS`], or the file cannot be
 /// written.
-pub fn compare(runs: &[PathBuf], out: &Path) -> Result<(), ReportError> {
+pub fn compare(runs: &[PathBuf], notes: &[String], out: &Path) -> Result<(), ReportError> {
     if runs.len() > MOST_RUNS {
         return Err(ReportError::TooMany(runs.len()));
     }
     let runs: Result<Vec<Run>, ReportError> = runs.iter().map(|run| Run::read(run)).collect();
-    save(out, &compare::page(&runs?))
+    save(out, &compare::page(&runs?, notes))
 }
 
 /// Writes atomically, with the default permissions of a file.

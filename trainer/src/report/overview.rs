@@ -8,11 +8,13 @@ use super::folder::Run;
 use super::html;
 use super::lines::{EvaluatedData, Metrics};
 use super::measures::{self, best, series};
-use super::plot::{self, Curve, Frame, Pen};
+use super::plot::{self, Curve, Frame, Pen, Return};
 use super::series::Series;
 use crate::config::metric::{Measure, Shown};
 use crate::run::environment::Environment;
 use crate::run::metrics::Changed;
+use crate::run::process::RunProcess;
+use crate::system::host::HostRecord;
 
 /// Maximum characters of the configuration and other long texts.
 const TEXT: usize = 100_000;
@@ -38,14 +40,17 @@ pub fn page(run: &Run) -> String {
         );
     }
     body += &html::cards(&cards(run));
-    body += &html::section("Training", &plots(&training(run)));
-    body += &html::section("Time and memory", &plots(&speed(&run.metrics)));
+    body += &html::positions(std::iter::once(positions(run)));
+    let returns = returns(std::slice::from_ref(run));
+    body += &html::section("Training", &plots(&training(run, &returns)));
+    body += &html::section("Time and memory", &plots(&speed(&run.metrics, &returns)));
     if let Some(details) = &run.details {
         body += &classes::sections(details);
     }
     if let Some(environment) = &run.environment {
         body += &html::section("Environment", &environment_table(environment));
     }
+    body += &html::section("Processes", &processes(run));
     body += &html::section("Changes when continued", &changes(&run.metrics));
     if let Some(config) = &run.config {
         let text = html::shortened(config.trim_end(), TEXT);
@@ -138,12 +143,85 @@ fn grouped(count: usize) -> String {
     text
 }
 
-/// Puts plots side by side.
+/// Puts plots side by side, below the choice of their axes.
 pub fn plots(figures: &str) -> String {
     match figures.is_empty() {
         true => String::new(),
-        false => format!("<div class=\"plots\">\n{figures}</div>\n"),
+        false => format!("{}<div class=\"plots\">\n{figures}</div>\n", html::axes()),
     }
+}
+
+/// The maps of the run's steps to epochs and seconds, as JSON.
+pub fn positions(run: &Run) -> String {
+    let environment = run.environment.as_ref();
+    let steps = environment.map(|environment| environment.steps_per_epoch as f64);
+    run.metrics
+        .positions
+        .json(steps.filter(|steps| *steps > 0.0))
+}
+
+/// The returns of the runs to an earlier step.
+pub fn returns(runs: &[Run]) -> Vec<Return> {
+    let of_run = |(index, run): (usize, &Run)| -> Vec<Return> {
+        let processes = run.environment.iter().flat_map(|known| &known.processes);
+        let known = processes.filter_map(|process| {
+            let from = process.went_back_from?;
+            Some((from as f64, process.first_step as f64))
+        });
+        let found = known.chain(run.metrics.positions.returns().iter().copied());
+        found
+            .map(|(from, to)| Return {
+                run: index,
+                from,
+                to,
+            })
+            .collect()
+    };
+    runs.iter().enumerate().flat_map(of_run).collect()
+}
+
+/// The processes of a run: when and where they ran, and how they ended.
+fn processes(run: &Run) -> String {
+    let Some(environment) = &run.environment else {
+        return String::new();
+    };
+    let row = |process: &RunProcess| {
+        let end = process
+            .status
+            .as_deref()
+            .unwrap_or("still running, or killed");
+        let hosts: Vec<&str> = process.hosts.iter().map(|host| &*host.host).collect();
+        let back = process
+            .went_back_from
+            .map(|from| format!(" (back from {from})"));
+        let step = process
+            .last_step
+            .map_or("–".to_owned(), |step| step.to_string());
+        vec![
+            html::name(&process.started),
+            html::name(process.ended.as_deref().unwrap_or("–")),
+            format!("{}{}", process.first_step, back.unwrap_or_default()),
+            step,
+            html::shortened(end, VALUE),
+            html::shortened(&hosts.join(", "), VALUE),
+            html::name(&format!("{} ({})", process.version, process.revision)),
+        ]
+    };
+    let rows: Vec<Vec<String>> = environment.processes.iter().map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = [
+        "started",
+        "ended",
+        "after step",
+        "until step",
+        "end",
+        "hosts",
+        "program",
+    ];
+    let table = html::table("", &head.map(str::to_owned), &rows);
+    format!("<div class=\"box\">{table}</div>\n")
 }
 
 /// A noisy curve and its trend, or only the curve if it is too short for a trend.
@@ -160,7 +238,7 @@ fn noisy(name: &str, colour: usize, series: &Series) -> Vec<Curve> {
 }
 
 /// The task's metrics: shares together, others on their own.
-fn measured(run: &Run) -> String {
+fn measured(run: &Run, returns: &[Return]) -> String {
     let (metrics, all) = (&run.metrics, measures::of_run(run));
     let classifies = run
         .environment
@@ -175,7 +253,7 @@ fn measured(run: &Run) -> String {
         };
         let title = measures::title(first);
         let id = html::shortened(&first.name, 40);
-        let frame = Frame::over_steps(&id, &title, y);
+        let frame = Frame::over_steps(&id, &title, y).returning(returns);
         let curve = |(index, measure): (usize, &&Measure)| {
             let values = series(metrics, measure).means();
             Curve::new(measures::short(measure), 2 * index, Pen::Marks, values)
@@ -194,9 +272,9 @@ fn measured(run: &Run) -> String {
     figure(&share, &shares) + &others.collect::<String>()
 }
 
-fn training(run: &Run) -> String {
+fn training(run: &Run, returns: &[Return]) -> String {
     let metrics = &run.metrics;
-    let frame = Frame::over_steps;
+    let frame = |id, title, y| Frame::over_steps(id, title, y).returning(returns);
     let loss = frame("loss", "Loss", "loss").or_logarithmic();
     let mut losses = noisy("training", 0, &metrics.loss);
     let evaluated = metrics.evaluated.unwrap_or_default();
@@ -207,7 +285,7 @@ fn training(run: &Run) -> String {
         metrics.eval_loss.means(),
     ));
     let mut figures = plot::curves(&loss, &losses);
-    figures += &measured(run);
+    figures += &measured(run, returns);
     let lr = Curve::new("learning rate", 3, Pen::Line, metrics.lr.extremes());
     let rate = frame("lr", "Learning rate", "learning rate").above_zero();
     figures += &plot::curves(&rate, &[lr]);
@@ -238,8 +316,11 @@ fn changes(metrics: &Metrics) -> String {
     )
 }
 
-fn speed(metrics: &Metrics) -> String {
-    let frame = |id, title, y| Frame::over_steps(id, title, y).above_zero();
+fn speed(metrics: &Metrics, returns: &[Return]) -> String {
+    let frame = |id, title, y| {
+        let frame = Frame::over_steps(id, title, y).above_zero();
+        frame.returning(returns)
+    };
     let per_second = units_per_second(metrics);
     let mut figures = plot::curves(
         &frame("throughput", "Throughput", &per_second),
@@ -298,9 +379,17 @@ fn environment_table(environment: &Environment) -> String {
     let texts = [
         ("started", environment.started.clone()),
         ("command", environment.command.join(" ")),
+        ("working directory", environment.folder.clone()),
         ("version", environment.version.clone()),
+        ("revision", environment.revision.clone()),
+        ("features", environment.features.clone()),
+        ("target", environment.target.clone()),
         ("device", environment.device.clone()),
         ("hosts", hosts.join(", ")),
+        ("CPU", known(environment, |host| Some(host.cpu.clone()))),
+        ("GPU driver", known(environment, |host| host.driver.clone())),
+        ("Slurm job", slurm(environment)),
+        ("data", data(environment)),
     ];
     let items = environment.items.as_deref().unwrap_or("images");
     let items = html::shortened(items, 40);
@@ -323,6 +412,28 @@ fn environment_table(environment: &Environment) -> String {
     let rows: Vec<Vec<String>> = texts.chain(counts).collect();
     let table = html::table("keys2", &[], &rows);
     format!("<div class=\"box\">{table}</div>\n")
+}
+
+/// A property of the hosts of the last process, each value once.
+fn known(environment: &Environment, property: impl Fn(&HostRecord) -> Option<String>) -> String {
+    let hosts = environment.processes.last().map(|process| &process.hosts);
+    let mut values: Vec<String> = hosts.into_iter().flatten().filter_map(property).collect();
+    values.sort();
+    values.dedup();
+    values.join(", ")
+}
+
+fn slurm(environment: &Environment) -> String {
+    let job = environment.processes.last().map(|process| &process.slurm);
+    let pairs = job.into_iter().flatten();
+    let pairs: Vec<String> = pairs.map(|(key, value)| format!("{key} {value}")).collect();
+    pairs.join(", ")
+}
+
+fn data(environment: &Environment) -> String {
+    let sums = environment.data.iter();
+    let sums = sums.map(|sum| format!("{}: SHA-256 of {} {}", sum.path, sum.of, sum.sha256));
+    sums.collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

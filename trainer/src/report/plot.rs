@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::axis::{Axis, range};
 use super::html::escape;
+use super::positions::brief;
 use super::series::{Point, is_drawable};
 
 const WIDTH: f64 = 560.0;
@@ -45,6 +46,19 @@ pub struct Curve {
     pub pen: Pen,
     /// Its points, in the order of x.
     pub points: Vec<Point>,
+    /// Index of its run on the page.
+    pub run: usize,
+}
+
+/// A return of a run to an earlier step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Return {
+    /// Index of the run on the page.
+    pub run: usize,
+    /// The step that it went back from.
+    pub from: f64,
+    /// The step that it went on from.
+    pub to: f64,
 }
 
 impl Curve {
@@ -58,7 +72,13 @@ impl Curve {
             points: points
                 .filter(|(x, y)| is_drawable(*x) && is_drawable(*y))
                 .collect(),
+            run: 0,
         }
+    }
+
+    /// The same of another run.
+    pub fn of_run(self, run: usize) -> Self {
+        Self { run, ..self }
     }
 }
 
@@ -77,6 +97,8 @@ pub struct Frame<'a> {
     pub zero: bool,
     /// Whether the axis may be logarithmic.
     pub logarithmic: bool,
+    /// The returns of runs to an earlier step.
+    pub returns: &'a [Return],
 }
 
 impl<'a> Frame<'a> {
@@ -89,6 +111,12 @@ impl<'a> Frame<'a> {
             y,
             ..Self::default()
         }
+    }
+
+    /// The same with marks where runs went back.
+    pub fn returning(mut self, returns: &'a [Return]) -> Self {
+        self.returns = returns;
+        self
     }
 
     /// The same with an axis that includes zero.
@@ -114,6 +142,8 @@ pub fn curves(frame: &Frame<'_>, curves: &[Curve]) -> String {
     let x = x_axis(xs);
     let y = y_axis(frame, ys, drawn());
     let mut svg = begin(frame, &x, &y);
+    let returns = returns(frame, &x, drawn());
+    svg += &returns;
     for curve in drawn() {
         let places: Vec<Point> = curve
             .points
@@ -126,9 +156,11 @@ pub fn curves(frame: &Frame<'_>, curves: &[Curve]) -> String {
         };
         let _ = writeln!(
             svg,
-            "<path class=\"{class} c{}\" data-name=\"{}\" d=\"{}\"/>",
+            "<path class=\"{class} c{}\" data-name=\"{}\" data-run=\"{}\" data-points=\"{}\" d=\"{}\"/>",
             curve.colour,
             escape(&curve.name),
+            curve.run,
+            values(&curve.points),
             path(&places)
         );
         if places.len() == 1 || (curve.pen == Pen::Marks && places.len() <= MARKS) {
@@ -140,7 +172,33 @@ pub fn curves(frame: &Frame<'_>, curves: &[Curve]) -> String {
             );
         }
     }
-    figure(frame.title, drawn(), &svg)
+    figure(frame.title, drawn(), !returns.is_empty(), &svg)
+}
+
+/// Marks where the runs of the curves went back to an earlier step.
+fn returns<'a>(frame: &Frame<'_>, x: &Axis, curves: impl Iterator<Item = &'a Curve>) -> String {
+    let runs: Vec<usize> = curves.map(|curve| curve.run).collect();
+    let mut marks = String::new();
+    let own = frame.returns.iter();
+    let own = own.filter(|own| runs.contains(&own.run) && x.covers(own.to));
+    for Return { run, from, to } in own {
+        let place = x.place(*to);
+        let _ = writeln!(
+            marks,
+            "<path class=\"return\" data-run=\"{run}\" data-at=\"{to}\" d=\"M{place:.1} {TOP}V{:.1}\">\
+             <title>went back from step {from} to {to}</title></path>",
+            HEIGHT - BOTTOM
+        );
+    }
+    marks
+}
+
+/// The values of a curve for the script.
+fn values(points: &[Point]) -> String {
+    let points = points
+        .iter()
+        .map(|(x, y)| format!("{},{}", brief(*x), brief(*y)));
+    points.collect::<Vec<_>>().join(" ")
 }
 
 /// Draws stacked areas. All layers have the same x.
@@ -186,7 +244,7 @@ pub fn stack(frame: &Frame<'_>, layers: &[Curve]) -> String {
             path(&outline)
         );
     }
-    figure(frame.title, layers, &svg)
+    figure(frame.title, layers, false, &svg)
 }
 
 /// Draws stacked bars, one for each x from 0.
@@ -216,7 +274,7 @@ pub fn bars(frame: &Frame<'_>, parts: &[Curve]) -> String {
         }
         let _ = writeln!(svg, "<path class=\"bar c{}\" d=\"{d}\"/>", part.colour);
     }
-    figure(frame.title, parts, &svg)
+    figure(frame.title, parts, false, &svg)
 }
 
 fn totals(parts: &[Curve]) -> Vec<f64> {
@@ -255,12 +313,13 @@ fn begin(frame: &Frame<'_>, x: &Axis, y: &Axis) -> String {
     let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
     let mut svg = format!(
         "<svg data-plot=\"{}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\" \
-         data-x=\"{}\" data-y=\"{}\" data-xname=\"{}\">\n",
+         data-x=\"{}\" data-y=\"{}\" data-xname=\"{}\" data-zero=\"{}\">\n",
         frame.id,
         frame.title,
         x.attribute(),
         y.attribute(),
-        frame.x
+        frame.x,
+        frame.zero
     );
     let mut grid = String::new();
     let mut labels = String::new();
@@ -288,8 +347,8 @@ fn begin(frame: &Frame<'_>, x: &Axis, y: &Axis) -> String {
     let middle = (TOP + bottom) / 2.0;
     let _ = writeln!(
         svg,
-        "<path class=\"grid\" d=\"{grid}\"/>\n{labels}\n\
-         <text x=\"{:.1}\" y=\"{:.1}\" class=\"middle axis\">{}</text>\
+        "<g class=\"scale\"><path class=\"grid\" d=\"{grid}\"/>\n{labels}</g>\n\
+         <text x=\"{:.1}\" y=\"{:.1}\" class=\"middle axis x\">{}</text>\
          <text x=\"9\" y=\"{middle:.1}\" class=\"middle axis\" \
          transform=\"rotate(-90 9 {middle:.1})\">{}</text>",
         (LEFT + right) / 2.0,
@@ -301,7 +360,12 @@ fn begin(frame: &Frame<'_>, x: &Axis, y: &Axis) -> String {
 }
 
 /// The drawing with its heading and legend.
-fn figure<'a>(title: &str, curves: impl IntoIterator<Item = &'a Curve>, svg: &str) -> String {
+fn figure<'a>(
+    title: &str,
+    curves: impl IntoIterator<Item = &'a Curve>,
+    returns: bool,
+    svg: &str,
+) -> String {
     let mut legend = String::new();
     for curve in curves.into_iter().filter(|curve| !curve.name.is_empty()) {
         let thin = if curve.pen == Pen::Faint { " thin" } else { "" };
@@ -311,6 +375,9 @@ fn figure<'a>(title: &str, curves: impl IntoIterator<Item = &'a Curve>, svg: &st
             curve.colour,
             escape(&curve.name)
         );
+    }
+    if returns {
+        legend += "<span class=\"key back\">went back</span>";
     }
     format!(
         "<figure><figcaption><b>{title}</b><span class=\"keys\">{legend}</span></figcaption>\n\
@@ -347,6 +414,7 @@ mod tests {
         y: "loss",
         zero: false,
         logarithmic: true,
+        returns: &[],
     };
 
     fn ds(svg: &str) -> Vec<&str> {
