@@ -561,7 +561,9 @@ fn learning_rates_are_tried_and_one_is_suggested() {
         found.stdout
     );
     let svg = std::fs::read_to_string(found.path("lr-find.svg")).unwrap();
-    assert!(svg.contains("<polyline"));
+    // The table, the plot and the last line have the same means.
+    assert!(svg.contains("<polyline") && svg.contains(">mean of 21 steps<"));
+    assert!(found.stdout.contains("mean loss") && found.stdout.contains("means over 21"));
     for wrong in [
         ["--min", "1"],
         ["--max", "-1"],
@@ -584,6 +586,45 @@ fn learning_rates_are_tried_and_one_is_suggested() {
         .run();
     refused.assert_code(2).assert_stderr(&["patches of 5×5"]);
     assert_eq!(refused.stdout, "");
+}
+
+#[test]
+fn a_rate_that_was_found_is_written_into_the_configuration() {
+    let text = "# mine\n[model]\nname = \"cnn\"\nfilters = [4, 8]\nhidden = 16\n\n[optimizer]\n\
+                name = \"adam\"\nlr = 0.5 # a guess\n";
+    let sets = [
+        "--set",
+        "data.train_samples=240",
+        "--set",
+        "train.batch_size=12",
+    ];
+    let args = [
+        "lr-find",
+        "--steps",
+        "100",
+        "--config",
+        "mine.toml",
+        "--write",
+        "mine.toml",
+    ];
+    let found = Trial::new(&[&args[..], &sets].concat())
+        .file("mine.toml", text)
+        .run();
+    found.assert_code(0);
+    let rate = found.stdout.split("optimizer.lr = ").last().unwrap().trim();
+    let written = std::fs::read_to_string(found.path("mine.toml")).unwrap();
+    let lr: f64 = rate.parse().unwrap();
+    assert_eq!(written, text.replace("0.5 #", &format!("{lr:?} #")));
+    assert!((1e-6..1.0).contains(&lr), "{lr}");
+    // Without a suggestion, the file stays.
+    let args = [&args[..], &["--max", "1e-3", "--min", "1e-9"], &sets].concat();
+    let none = Trial::new(&args).file("mine.toml", text).run();
+    none.assert_code(1)
+        .assert_stderr(&["mine.toml is not written"]);
+    assert_eq!(
+        std::fs::read_to_string(none.path("mine.toml")).unwrap(),
+        text
+    );
 }
 
 #[test]

@@ -29,6 +29,9 @@ pub enum Failure {
     /// The system refuses resources that a rank needs.
     #[error("{0}")]
     NotStarted(io::Error),
+    /// The search found no learning rate.
+    #[error("{0}")]
+    Unclear(String),
     /// The preview failed.
     #[error(transparent)]
     Preview(PreviewError),
@@ -77,6 +80,7 @@ impl Failure {
             Self::Train(error) if error.is_usage() => USAGE,
             Self::Train(_)
             | Self::NotStarted(_)
+            | Self::Unclear(_)
             | Self::Preview(_)
             | Self::Unsaid(_)
             | Self::Report(_) => FAILED,

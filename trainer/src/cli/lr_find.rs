@@ -10,7 +10,7 @@ use super::output::{self, Way};
 use crate::config::paths;
 use crate::system::output::say;
 use crate::system::{allocator, panics};
-use crate::tools::lr_find::{LossCurve, Suggestion, Sweep, Trial, svg, sweep};
+use crate::tools::lr_find::{Suggestion, Sweep, Trial, Unclear, svg, sweep};
 
 /// Minimum ratio of the last rate to the first. In a narrower range, no fall stands out, and a
 /// tenth of the best rate would lie outside.
@@ -35,6 +35,10 @@ pub struct LrFindArgs {
     /// Writes the plot to this SVG file.
     #[arg(long, value_name = "FILE", default_value = "lr-find.svg", value_parser = paths::argument())]
     out: PathBuf,
+    /// Writes the configuration with the suggested learning rate to this file, which may be that of
+    /// --config.
+    #[arg(long, value_name = "FILE", value_parser = paths::argument())]
+    write: Option<PathBuf>,
 }
 
 /// Tries the rates, prints a table and the suggestion, and draws the curve.
@@ -58,6 +62,12 @@ pub fn run(args: &LrFindArgs) -> Result<i32, Failure> {
     let loaded = args.config.load()?;
     loaded.batching(1)?;
     output::check("--out", &args.out, Way::InPlace)?;
+    if let Some(file) = &args.write {
+        output::check_ending("--write", file, "toml")?;
+        output::check("--write", file, Way::InPlace)?;
+        // A file that cannot take the rate is told before the work begins.
+        loaded.with_lr(args.min)?;
+    }
     allocator::keep_freed_memory();
     panics::end_on_panic(0);
     let wanted = Sweep {
@@ -66,33 +76,44 @@ pub fn run(args: &LrFindArgs) -> Result<i32, Failure> {
         max: args.max,
     };
     let every = (args.steps as usize).div_ceil(ROWS);
-    let mut done = 0;
-    let curve = sweep(&loaded, wanted, |point| {
-        if done == 0 {
-            say("    learning rate        loss    smoothed");
+    let mut begun = false;
+    let curve = sweep(&loaded, wanted, |index, point, mean| {
+        if !std::mem::replace(&mut begun, true) {
+            say("    learning rate        loss   mean loss");
         }
-        if done % every == 0 {
-            say(&row(point));
+        if index % every == 0 {
+            say(&row(point, mean));
         }
-        done += 1;
     })?;
     output::write(&args.out, svg(&curve).as_bytes())?;
-    conclude(&curve, &args.out.display().to_string());
+    let steps = curve.points().len();
+    let suggestion = curve.suggestion();
+    say(&suggestion.as_ref().map_or_else(Unclear::to_string, told));
+    let width = curve.width();
+    let picture = args.out.display();
+    say(&format!(
+        "{steps} steps, means over {width}, plot {picture}"
+    ));
+    let Some(file) = &args.write else {
+        return Ok(0);
+    };
+    let Ok(suggestion) = suggestion else {
+        return Err(Failure::Unclear(format!(
+            "{} is not written: no learning rate is suggested",
+            file.display()
+        )));
+    };
+    let lr = suggestion.rate();
+    output::write(file, loaded.with_lr(lr)?.as_bytes())?;
+    say(&format!(
+        "wrote {} with optimizer.lr = {lr:e}",
+        file.display()
+    ));
     Ok(0)
 }
 
-fn row(point: &Trial) -> String {
-    let Trial { lr, loss, smooth } = point;
-    format!("{lr:>17.2e} {loss:>11.4} {smooth:>11.4}")
-}
-
-fn conclude(curve: &LossCurve, picture: &str) {
-    let steps = curve.points().len();
-    say(&curve.suggestion().map_or_else(
-        |unclear| unclear.to_string(),
-        |suggestion| told(&suggestion),
-    ));
-    say(&format!("{steps} steps, plot {picture}"));
+fn row(Trial { lr, loss }: &Trial, mean: f64) -> String {
+    format!("{lr:>17.2e} {loss:>11.4} {mean:>11.4}")
 }
 
 /// The suggestion in words, the smaller rate first.
@@ -103,5 +124,5 @@ fn told(suggestion: &Suggestion) -> String {
     ];
     rates.sort_by(|a, b| a.1.total_cmp(&b.1));
     let [low, high] = rates.map(|(name, lr)| format!("{name} at {lr:.1e}"));
-    format!("{low}, {high}; try optimizer.lr between them")
+    format!("{low}, {high}; try optimizer.lr = {:e}", suggestion.rate())
 }

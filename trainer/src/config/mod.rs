@@ -7,6 +7,7 @@
 mod batching;
 mod by_name;
 mod data;
+mod edited;
 mod embedded;
 mod error;
 pub(crate) mod explain;

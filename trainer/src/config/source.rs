@@ -61,6 +61,11 @@ impl Sources {
         });
     }
 
+    /// The text of the file.
+    pub fn file(&self) -> &str {
+        self.parts.first().map_or("", |part| &part.text)
+    }
+
     /// Parses all texts, and overrides values of the file by `--set`.
     ///
     /// Spans in the result are positions in the common space. Returns all syntax errors.

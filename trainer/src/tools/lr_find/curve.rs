@@ -3,16 +3,16 @@
 //! Losses of single steps are noisy, and most of a sweep is flat. A suggestion needs a fall that
 //! noise does not explain, and comes from the part of the sweep with that fall.
 
-/// Weight of the past in the smoothed loss.
+/// Weight of the past in the average that tells a divergence.
 const MEMORY: f64 = 0.9;
-/// Multiple of the smallest smoothed loss that counts as divergence.
+/// Multiple of the smallest average that counts as divergence.
 const DIVERGED: f64 = 4.0;
-/// Minimum steps for the smoothed loss: below, it depends on a single one.
+/// Minimum steps for that average: below, it depends on a single one.
 const SETTLED: usize = 10;
 /// One in this many steps, at the beginning, is skipped and gives the initial loss.
 const FIRST_OF: usize = 10;
-/// One in this many steps on either side joins the mean at a step. Unlike the smoothed loss, this
-/// mean does not lag.
+/// One in this many steps on either side joins the mean at a step. Unlike a moving average of the
+/// past, this mean does not lag.
 const BESIDE_OF: usize = 20;
 /// Standard errors of a clear fall. The lowest of many means is a few below the others by chance.
 const CLEAR: f64 = 4.0;
@@ -28,8 +28,14 @@ pub struct Trial {
     pub lr: f64,
     /// The loss before the step.
     pub loss: f64,
-    /// Exponential moving average of the losses so far.
-    pub smooth: f64,
+}
+
+impl Suggestion {
+    /// One rate between the two, rounded to two digits.
+    pub fn rate(&self) -> f64 {
+        let middle = (self.steepest * self.tenth_of_minimum).sqrt();
+        format!("{middle:.1e}").parse().unwrap_or(middle)
+    }
 }
 
 /// Suggested learning rates, within the rates of the sweep.
@@ -84,8 +90,11 @@ pub enum Unclear {
 #[derive(Clone, Debug, Default)]
 pub struct LossCurve {
     points: Vec<Trial>,
+    /// Steps that the sweep may have.
+    planned: usize,
+    /// Exponential moving average of the losses so far, biased towards 0 at first.
     average: f64,
-    /// The smallest smoothed loss so far, ignoring the first steps.
+    /// The smallest unbiased average so far, ignoring the first steps.
     least: Option<f64>,
 }
 
@@ -121,6 +130,14 @@ impl Span {
 }
 
 impl LossCurve {
+    /// An empty sweep of up to `planned` steps.
+    pub(super) fn of_steps(planned: usize) -> Self {
+        Self {
+            planned,
+            ..Self::default()
+        }
+    }
+
     /// Adds a step. False if the loss diverged, which ends the sweep.
     pub(super) fn push(&mut self, lr: f64, loss: f64) -> bool {
         if !loss.is_finite() {
@@ -130,7 +147,7 @@ impl LossCurve {
         // Corrects the bias of an average that began at 0.
         let seen = 1.0 - MEMORY.powf((self.points.len() + 1) as f64);
         let smooth = self.average / seen;
-        self.points.push(Trial { lr, loss, smooth });
+        self.points.push(Trial { lr, loss });
         if self.points.len() < SETTLED {
             return true;
         }
@@ -146,12 +163,28 @@ impl LossCurve {
 
     /// Steps on either side in the mean at a step.
     fn beside(&self) -> usize {
-        (self.points.len() / BESIDE_OF).max(1)
+        (self.planned.max(self.points.len()) / BESIDE_OF).max(1)
+    }
+
+    /// Steps in a mean.
+    pub fn width(&self) -> usize {
+        2 * self.beside() + 1
+    }
+
+    /// The mean around the newest step that has enough neighbors on both sides, with the index of
+    /// that step.
+    pub(super) fn newest(&self) -> Option<(usize, Trial, f64)> {
+        let index = self.points.len().checked_sub(1 + self.beside())?;
+        let span = Span::of(
+            self.points
+                .get(self.points.len().checked_sub(self.width())?..)?,
+        );
+        Some((index, *self.points.get(index)?, span.mean))
     }
 
     /// The mean around every step that has enough neighbors on both sides.
     pub(super) fn spans(&self) -> impl Iterator<Item = Span> {
-        self.points.windows(2 * self.beside() + 1).map(Span::of)
+        self.points.windows(self.width()).map(Span::of)
     }
 
     /// Standard deviation of a single loss, from neighbors, whose rates hardly differ.
@@ -262,7 +295,7 @@ mod tests {
 
     /// A sweep from 1e-6 to 10 with losses that scatter by `noise`.
     fn sweep(steps: u32, noise: f64, seed: u64, loss: impl Fn(f64) -> f64) -> LossCurve {
-        let mut curve = LossCurve::default();
+        let mut curve = LossCurve::of_steps(steps as usize);
         let mut random = Noise(seed);
         for index in 0..steps {
             let lr = 10f64.powf(-6.0 + 7.0 * f64::from(index) / f64::from(steps - 1));
@@ -341,7 +374,7 @@ mod tests {
         let steps = curve.points().len();
         assert!(steps < 180, "{steps}");
         let last = curve.points().last().unwrap();
-        assert!(last.smooth > 1.2, "{last:?}");
+        assert!(last.loss > 1.2, "{last:?}");
         assert!(!LossCurve::default().push(0.1, f64::NAN));
         assert!(!LossCurve::default().push(0.1, f64::INFINITY));
     }
@@ -376,13 +409,40 @@ mod tests {
         assert!(matches!(why, Unclear::AtOnce { lr } if (4e-3..1e-2).contains(&lr)));
     }
 
+    /// The table of a sweep has the means of its curve.
+    #[test]
+    fn the_newest_mean_is_that_of_the_whole_curve() {
+        let mut curve = LossCurve::of_steps(60);
+        let mut newest = Vec::new();
+        for index in 0..60 {
+            curve.push(
+                10f64.powf(0.1 * f64::from(index) - 6.0),
+                f64::from(index % 7),
+            );
+            newest.extend(curve.newest());
+        }
+        let spans: Vec<f64> = curve.spans().map(|span| span.mean).collect();
+        let means: Vec<f64> = newest.iter().map(|(.., mean)| *mean).collect();
+        assert_eq!((means, newest[0].0, curve.width()), (spans, 3, 7));
+        assert_eq!(newest[5].1, curve.points()[8]);
+    }
+
+    #[test]
+    fn one_rate_lies_between_the_two() {
+        let suggestion = Suggestion {
+            steepest: 1e-3,
+            tenth_of_minimum: 4e-3,
+        };
+        assert_eq!(suggestion.rate(), 2e-3);
+    }
+
     #[test]
     fn the_first_losses_count_in_full() {
         let mut curve = LossCurve::default();
-        curve.push(0.1, 2.0);
-        curve.push(0.2, 2.0);
-        for point in curve.points() {
-            assert!((point.smooth - 2.0).abs() < 1e-12, "{point:?}");
+        // Would be four times an average that counts the start as 0.
+        for loss in [2.0; SETTLED] {
+            assert!(curve.push(0.1, loss));
         }
+        assert!(curve.least.is_some_and(|least| (least - 2.0).abs() < 1e-12));
     }
 }

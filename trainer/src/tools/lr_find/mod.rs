@@ -45,16 +45,18 @@ impl Sweep {
     }
 }
 
-/// Trains at rising rates until the loss diverges, and passes every step to `each`.
+/// Trains at rising rates until the loss diverges.
 ///
-/// Writes nothing. Runs in one process with the global batch of the configuration.
+/// Passes the index of each step to `each`, the step, and the mean loss around it, as soon as the
+/// next steps of that mean are known. Writes nothing. Runs in one process with the global batch of
+/// the configuration.
 ///
 /// # Errors
 /// Fails if the data cannot be read or the model cannot be built.
 pub fn sweep(
     loaded: &Loaded,
     sweep: Sweep,
-    each: impl FnMut(&Trial),
+    each: impl FnMut(usize, &Trial, f64),
 ) -> Result<LossCurve, TrainError> {
     try_sweep(loaded, sweep, each).map_err(|error| misfit::locate(loaded, error))
 }
@@ -62,7 +64,7 @@ pub fn sweep(
 fn try_sweep(
     loaded: &Loaded,
     sweep: Sweep,
-    each: impl FnMut(&Trial),
+    each: impl FnMut(usize, &Trial, f64),
 ) -> Result<LossCurve, TrainError> {
     let config = &loaded.config;
     let batching = loaded.batching(1)?;
@@ -90,7 +92,7 @@ struct Run<'a, F> {
     each: F,
 }
 
-impl<F: FnMut(&Trial)> WithTask for Run<'_, F> {
+impl<F: FnMut(usize, &Trial, f64)> WithTask for Run<'_, F> {
     type Output = Result<LossCurve, TrainError>;
 
     fn call<T: Task>(mut self, task: T, model: T::Model) -> Self::Output
@@ -114,14 +116,16 @@ impl<F: FnMut(&Trial)> WithTask for Run<'_, F> {
             batches: task.train_batches(0, 0),
             task: &task,
         };
-        let mut curve = LossCurve::default();
+        let mut curve = LossCurve::of_steps(self.sweep.steps as usize);
         for index in 0..self.sweep.steps {
             let lr = self.sweep.lr(index);
             let loss = self.gradients(index, &mut data, &mut parallel)?;
             if !curve.push(lr, loss) {
                 break;
             }
-            curve.points().last().into_iter().for_each(&mut self.each);
+            if let Some((index, trial, mean)) = curve.newest() {
+                (self.each)(index, &trial, mean);
+            }
             let report = parallel.step(lr)?;
             if !report.applied && report.loss_scale.is_none() {
                 break;
