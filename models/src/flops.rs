@@ -116,8 +116,8 @@ fn slide(
 #[cfg(test)]
 mod tests {
     use crate::{
-        CnnConfig, CscCnnConfig, ImageClassifier, PlainWideResNetConfig, ResNetConfig, Stem,
-        VitConfig, WideResNetConfig,
+        CnnConfig, ConvNextConfig, CscCnnConfig, ImageClassifier, PlainWideResNetConfig,
+        ResNetConfig, Stem, VitConfig, WideResNetConfig,
     };
     use burn::tensor::Device;
 
@@ -152,6 +152,15 @@ mod tests {
         assert_about(flops(resnet18, imagenet) / 2.0, 1.814e9, 1e6);
         let resnet50 = ResNetConfig::resnet50(1000).init(&device).unwrap();
         assert_about(flops(resnet50, imagenet) / 2.0, 4.089e9, 1e6);
+        for (config, published) in [
+            (ResNetConfig::resnet34(1000), 3.664e9),
+            (ResNetConfig::resnet101(1000), 7.801e9),
+        ] {
+            let model = config.init(&device).unwrap();
+            assert_about(flops(model, imagenet) / 2.0, published, 1e6);
+        }
+        let convnext = ConvNextConfig::tiny(1000).init(&device).unwrap();
+        assert_about(flops(convnext, imagenet) / 2.0, 4.456e9, 1e6);
         let vit = VitConfig::vit_b_16(1000).init(&device).unwrap();
         // In the last block the patches have neither projection nor MLP.
         let saved = 196.0 * (768.0 * 768.0 + 2.0 * 768.0 * 3072.0);

@@ -21,8 +21,9 @@
 //! | [`CscCnn`] | CSC's course on deep learning |
 //! | [`WideResNet`] | WRN-d-k of Zagoruyko & Komodakis |
 //! | [`PlainWideResNet`] | the Olivia guide of Sigma2 |
-//! | [`ResNet`] | torchvision's ResNet-18 and -50 |
+//! | [`ResNet`] | torchvision's ResNet-18, -34, -50, -101 and -152 |
 //! | [`Vit`] | timm's vision transformers |
+//! | [`ConvNext`] | torchvision's and timm's ConvNeXt |
 //! | [`Transformer`] | causal language model, pre-norm as GPT-2 |
 //! | [`UNet`] | U-Net for semantic segmentation |
 //!
@@ -37,7 +38,9 @@ mod check;
 mod classifier;
 mod cnn;
 mod compute;
+mod convnext;
 mod csc_cnn;
+mod drop_path;
 mod error;
 pub mod flops;
 mod layers;
@@ -56,6 +59,7 @@ mod wide_resnet;
 pub use classifier::ImageClassifier;
 pub use cnn::{Cnn, CnnConfig};
 pub use compute::Compute;
+pub use convnext::{ConvNext, ConvNextConfig};
 pub use csc_cnn::{CscCnn, CscCnnConfig};
 pub use error::ModelError;
 pub use lm::{LanguageModel, Transformer, TransformerConfig};

@@ -10,6 +10,7 @@ use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
 use burn::nn::{Dropout, Linear};
 use burn::tensor::{DType, FloatDType, Tensor};
+use burn_dist::autograd::full_precision;
 use kernels::ops::{self, ConvOptions, Layout, LinearOptions, PoolOptions, ThenNorm};
 
 use crate::layers::{self, drops, read};
@@ -101,7 +102,11 @@ impl Path {
     /// A convolution and the operations after it.
     pub fn conv(self, conv: &Conv2d, x: Tensor<4>, then: Then<4>) -> Tensor<4> {
         let Some(options) = ConvOptions::of(conv, self.layout) else {
-            return then.after(self.by_burn(x, |x| conv.forward(x)));
+            return then.after(self.by_burn(x, |x| match x.dtype() {
+                // In bf16 on a CPU the activations are in f32, so the parameters must be, too.
+                DType::F32 => full_precision(|| conv.forward(x)),
+                _ => conv.forward(x),
+            }));
         };
         let options = ConvOptions {
             relu: then.relu,
@@ -258,15 +263,24 @@ impl Path {
         }
     }
 
+    /// Layer normalization over the channels of each pixel.
+    pub fn channel_norm(self, norm: &LayerNorm, x: Tensor<4>) -> Tensor<4> {
+        self.of_channels_last(norm.forward(self.to_channels_last(x)))
+    }
+
     /// Layer normalization over the channels of each pixel, and ReLU.
     pub fn channel_norm_relu(self, norm: &LayerNorm, x: Tensor<4>) -> Tensor<4> {
-        ops::relu(match self.layout {
-            Layout::ChannelsLast => norm.forward(x),
-            Layout::ChannelsFirst => {
-                let x = norm.forward(x.permute([0, 2, 3, 1]));
-                x.permute([0, 3, 1, 2])
-            }
-        })
+        ops::relu(self.channel_norm(norm, x))
+    }
+
+    /// An activation as \[batch, height, width, channels\].
+    pub fn to_channels_last(self, x: Tensor<4>) -> Tensor<4> {
+        self.layout.to_channels_last(x)
+    }
+
+    /// An activation from \[batch, height, width, channels\].
+    pub fn of_channels_last(self, x: Tensor<4>) -> Tensor<4> {
+        self.layout.of_channels_last(x)
     }
 
     /// Doubles height and width: every pixel becomes four.

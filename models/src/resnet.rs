@@ -1,4 +1,4 @@
-//! Residual networks of 18 and 50 layers (He et al. 2016, <https://arxiv.org/abs/1512.03385>), as
+//! Residual networks of 18 to 152 layers (He et al. 2016, <https://arxiv.org/abs/1512.03385>), as
 //! in torchvision.
 
 use burn::config::Config;
@@ -37,7 +37,10 @@ pub enum Stem {
 /// | preset | parameters with 1000 classes, [`Stem::ImageNet`] | with 100, [`Stem::Cifar`] |
 /// |---|---|---|
 /// | [`resnet18`](Self::resnet18) | 11,689,512 | 11,220,132 |
+/// | [`resnet34`](Self::resnet34) | 21,797,672 | 21,328,292 |
 /// | [`resnet50`](Self::resnet50) | 25,557,032 | 23,705,252 |
+/// | [`resnet101`](Self::resnet101) | 44,549,160 | 42,697,380 |
+/// | [`resnet152`](Self::resnet152) | 60,192,808 | 58,341,028 |
 #[derive(Config, Debug)]
 pub struct ResNetConfig {
     /// Blocks in each of the four groups.
@@ -63,9 +66,24 @@ impl ResNetConfig {
         Self::new([2, 2, 2, 2], false, classes)
     }
 
+    /// 34 layers, for images of 224×224.
+    pub fn resnet34(classes: usize) -> Self {
+        Self::new([3, 4, 6, 3], false, classes)
+    }
+
     /// 50 layers, for images of 224×224; the stride is in the 3×3 convolution ("v1.5").
     pub fn resnet50(classes: usize) -> Self {
         Self::new([3, 4, 6, 3], true, classes)
+    }
+
+    /// 101 layers, for images of 224×224.
+    pub fn resnet101(classes: usize) -> Self {
+        Self::new([3, 4, 23, 3], true, classes)
+    }
+
+    /// 152 layers, for images of 224×224.
+    pub fn resnet152(classes: usize) -> Self {
+        Self::new([3, 8, 36, 3], true, classes)
     }
 
     /// Builds the model on `device`.
@@ -297,9 +315,15 @@ mod tests {
         let count = |config: ResNetConfig| trainable(&config.init(&device).unwrap());
         let cifar = |config: ResNetConfig| config.with_stem(Stem::Cifar);
         assert_eq!(count(ResNetConfig::resnet18(1000)), 11_689_512);
+        assert_eq!(count(ResNetConfig::resnet34(1000)), 21_797_672);
         assert_eq!(count(ResNetConfig::resnet50(1000)), 25_557_032);
+        assert_eq!(count(ResNetConfig::resnet101(1000)), 44_549_160);
+        assert_eq!(count(ResNetConfig::resnet152(1000)), 60_192_808);
         assert_eq!(count(cifar(ResNetConfig::resnet18(100))), 11_220_132);
+        assert_eq!(count(cifar(ResNetConfig::resnet34(100))), 21_328_292);
         assert_eq!(count(cifar(ResNetConfig::resnet50(100))), 23_705_252);
+        assert_eq!(count(cifar(ResNetConfig::resnet101(100))), 42_697_380);
+        assert_eq!(count(cifar(ResNetConfig::resnet152(100))), 58_341_028);
     }
 
     #[test]

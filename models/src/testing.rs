@@ -9,7 +9,8 @@ pub(crate) fn trainable<M: Module>(model: &M) -> usize {
 
     impl ModuleVisitor for Counter {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if param.is_require_grad() {
+            // A lazy parameter would be drawn by the question whether it is trained.
+            if !param.is_initialized() || param.is_require_grad() {
                 self.0 += param.lazy_shape().num_elements();
             }
         }

@@ -9,8 +9,8 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn_dist::parallel::{Checksum, Parallel, ParallelOptions};
 use burn_dist::{GroupOptions, ProcessGroup};
 use models::{
-    CscCnnConfig, ImageClassifier, PlainWideResNetConfig, Pooling, ResNetConfig, Stem, VitConfig,
-    WideResNetConfig,
+    ConvNextConfig, CscCnnConfig, ImageClassifier, PlainWideResNetConfig, Pooling, ResNetConfig,
+    Stem, VitConfig, WideResNetConfig,
 };
 
 const GLOBAL_BATCH: usize = 8;
@@ -188,6 +188,19 @@ fn vision_transformers_follow_one_process() {
         let (alone, together) = train_twice(|| model.clone());
         assert_same(&alone, &together);
     }
+}
+
+#[test]
+fn convnexts_follow_one_process() {
+    let model = ConvNextConfig::new([1; 4], [4, 4, 6, 8], CLASSES)
+        .with_height(SIDE)
+        .with_width(SIDE)
+        .with_patch(2)
+        .with_layer_scale(0.5)
+        .init(&device())
+        .unwrap();
+    let (alone, together) = train_twice(|| model.clone());
+    assert_same(&alone, &together);
 }
 
 #[test]

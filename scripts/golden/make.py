@@ -21,9 +21,11 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
+import convnext
 import resnet
 import vit
 from cnn import Cnn
+from convnext import ConvNext
 from csc_cnn import CscCnn
 from plain_wide_resnet import PlainWideResNet
 from resnet import ResNet
@@ -41,6 +43,7 @@ MODELS = {
     "plain-wide-resnet": PlainWideResNet,
     "resnet": ResNet,
     "vit": Vit,
+    "convnext": ConvNext,
 }
 IMAGE = {"channels": 3, "classes": 5}
 VIT = {"dim": 12, "depth": 2, "heads": 3, "mlp_ratio": 2, "height": 8, "width": 12, "patch": 4}
@@ -79,6 +82,11 @@ CASES = {
     ),
     "vit_class_token": ("vit", IMAGE | VIT | {"pooling": "ClassToken"}, 4, 8, 12),
     "vit_mean": ("vit", IMAGE | VIT | {"pooling": "Mean"}, 4, 8, 12),
+    "convnext": (
+        "convnext",
+        IMAGE | {"depths": [1, 1, 2, 1], "widths": [4, 6, 8, 10], "patch": 2},
+        4, 16, 24,
+    ),
 }  # fmt: skip
 MAX_BYTES = 300 * 1024
 MAX_TOTAL = 2 * 1024 * 1024
@@ -214,6 +222,7 @@ def main():
         with torch.no_grad():
             resnet.check()
             vit.check()
+            convnext.check()
     folder = pathlib.Path(__file__).resolve().parents[2] / "models/tests/golden"
     total = 0
     for name in arguments.cases or CASES:

@@ -66,7 +66,10 @@ def check():
     x = torch.randn(2, 3, 64, 64)
     for name, blocks, bottleneck in [
         ("resnet18", [2, 2, 2, 2], False),
+        ("resnet34", [3, 4, 6, 3], False),
         ("resnet50", [3, 4, 6, 3], True),
+        ("resnet101", [3, 4, 23, 3], True),
+        ("resnet152", [3, 8, 36, 3], True),
     ]:
         ours = ResNet(blocks, bottleneck, 10).eval()
         for library, build in builders(name):

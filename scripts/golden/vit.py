@@ -103,15 +103,17 @@ def check():
     try:
         import torchvision
 
-        theirs = torchvision.models.vit_b_16(num_classes=10).eval()
-        nn.init.normal_(theirs.heads.head.weight)
-        ours = Vit(768, 12, 12, 10, 4, 3, 224, 224, 16, "ClassToken").eval()
-        state = theirs.state_dict()
-        ours.load_state_dict({key: state.pop(torchvision_key(key)) for key in ours.state_dict()})
-        assert not state, state.keys()
-        x = torch.randn(1, 3, 224, 224)
-        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-4)
-        print("vit: vit_b_16 equals that of torchvision")
+        for name, dim, depth, heads in [("vit_b_16", 768, 12, 12), ("vit_l_16", 1024, 24, 16)]:
+            theirs = getattr(torchvision.models, name)(num_classes=10).eval()
+            nn.init.normal_(theirs.heads.head.weight)
+            ours = Vit(dim, depth, heads, 10, 4, 3, 224, 224, 16, "ClassToken").eval()
+            state = theirs.state_dict()
+            names = {key: torchvision_key(key) for key in ours.state_dict()}
+            ours.load_state_dict({key: state.pop(theirs) for key, theirs in names.items()})
+            assert not state, state.keys()
+            x = torch.randn(1, 3, 224, 224)
+            torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-4)
+            print(f"vit: {name} equals that of torchvision")
     except ImportError:
         print("vit: torchvision is not installed, not compared")
     try:

@@ -34,12 +34,12 @@ impl Layout {
     }
 
     /// Converts \[batch, height, width, channels\] to this layout.
-    pub(super) fn of_channels_last(self, x: Tensor<4>) -> Tensor<4> {
+    pub fn of_channels_last(self, x: Tensor<4>) -> Tensor<4> {
         self.other().to_channels_first(x)
     }
 
     /// Converts this layout to \[batch, height, width, channels\].
-    pub(super) fn to_channels_last(self, x: Tensor<4>) -> Tensor<4> {
+    pub fn to_channels_last(self, x: Tensor<4>) -> Tensor<4> {
         self.other().of_channels_first(x)
     }
 

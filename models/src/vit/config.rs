@@ -35,6 +35,7 @@ pub enum Pooling {
 /// | [`tiny`](Self::tiny) | 192 | 12 | 3 | 5,380,132 | 5,717,416 |
 /// | [`small`](Self::small) | 384 | 12 | 6 | 21,376,996 | 22,050,664 |
 /// | [`base`](Self::base) | 768 | 12 | 12 | 85,221,220 | 86,567,656 ([`vit_b_16`](Self::vit_b_16)) |
+/// | [`large`](Self::large) | 1024 | 24 | 16 | 302,531,684 | 304,326,632 ([`vit_l_16`](Self::vit_l_16)) |
 #[derive(Config, Debug)]
 pub struct VitConfig {
     /// Width of the tokens.
@@ -90,12 +91,28 @@ impl VitConfig {
         Self::new(768, 12, 12, classes)
     }
 
+    /// ViT-L.
+    pub fn large(classes: usize) -> Self {
+        Self::new(1024, 24, 16, classes)
+    }
+
+    /// ViT-S/16 for images of 224×224.
+    pub fn vit_s_16(classes: usize) -> Self {
+        Self::small(classes).for_imagenet()
+    }
+
     /// ViT-B/16 for images of 224×224.
     pub fn vit_b_16(classes: usize) -> Self {
-        Self::base(classes)
-            .with_height(224)
-            .with_width(224)
-            .with_patch(16)
+        Self::base(classes).for_imagenet()
+    }
+
+    /// ViT-L/16 for images of 224×224.
+    pub fn vit_l_16(classes: usize) -> Self {
+        Self::large(classes).for_imagenet()
+    }
+
+    fn for_imagenet(self) -> Self {
+        self.with_height(224).with_width(224).with_patch(16)
     }
 
     /// Builds the model on `device`, initialised as in timm.

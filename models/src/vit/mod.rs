@@ -3,7 +3,6 @@
 mod attention;
 mod block;
 mod config;
-mod drop_path;
 
 use burn::module::{Module, Param};
 use burn::nn::conv::Conv2d;
@@ -141,11 +140,13 @@ mod tests {
         let device = Device::flex().autodiff();
         let count = |config: VitConfig| trainable(&config.init(&device).unwrap());
         assert_eq!(count(imagenet(VitConfig::tiny(1000))), 5_717_416);
-        assert_eq!(count(imagenet(VitConfig::small(1000))), 22_050_664);
+        assert_eq!(count(VitConfig::vit_s_16(1000)), 22_050_664);
         assert_eq!(count(VitConfig::vit_b_16(1000)), 86_567_656);
+        assert_eq!(count(VitConfig::vit_l_16(1000)), 304_326_632);
         assert_eq!(count(VitConfig::tiny(100)), 5_380_132);
         assert_eq!(count(VitConfig::small(100)), 21_376_996);
         assert_eq!(count(VitConfig::base(100)), 85_221_220);
+        assert_eq!(count(VitConfig::large(100)), 302_531_684);
     }
 
     #[test]

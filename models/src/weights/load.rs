@@ -224,7 +224,7 @@ impl Load {
     fn takes(&self, slot: &Slot, entry: &Entry) -> bool {
         let shape = &entry.shape;
         let is_float = matches!(entry.element, Element::Float(_));
-        is_float && (*shape == slot.shape || self.other_grid(slot, shape).is_some())
+        is_float && (is_shape(shape, &slot.shape) || self.other_grid(slot, shape).is_some())
     }
 
     /// Positions and side of the file's grid, if a tensor of `shape` can be resampled to `slot`.
@@ -315,6 +315,13 @@ impl Load {
         }
         mismatches
     }
+}
+
+/// Whether a tensor of shape `found` has the values of one of shape `wanted` in the same order:
+/// dimensions of 1 may follow. torchvision stores the scales of channels as \[channels, 1, 1\].
+fn is_shape(found: &[usize], wanted: &[usize]) -> bool {
+    let rest = found.strip_prefix(wanted);
+    rest.is_some_and(|rest| rest.iter().all(|size| *size == 1))
 }
 
 fn begins_with(key: &str, prefix: &str) -> bool {

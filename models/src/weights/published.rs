@@ -1,7 +1,7 @@
 //! The key maps of this crate's models.
 
 use super::{KeyMap, Positions};
-use crate::{Cnn, CscCnn, PlainWideResNet, ResNet, Transformer, UNet, Vit, WideResNet};
+use crate::{Cnn, ConvNext, CscCnn, PlainWideResNet, ResNet, Transformer, UNet, Vit, WideResNet};
 
 /// A model with a reference implementation in PyTorch.
 pub trait PyTorchKeys {
@@ -111,7 +111,80 @@ impl PyTorchKeys for Vit {
     }
 }
 
+/// `stem.0`, `stages.1.downsample.0`, otherwise our names, as in timm's `ConvNeXt`.
+///
+/// torchvision's names are in [`KeyMap::torchvision_convnext`], those of the authors' repository in
+/// [`KeyMap::original_convnext`].
+impl PyTorchKeys for ConvNext {
+    fn key_map(&self) -> KeyMap {
+        KeyMap::constant(&[
+            (r"^stem\.conv\.", "stem.0."),
+            (r"^stem\.norm\.", "stem.1."),
+            (r"\.downsample\.norm\.", ".downsample.0."),
+            (r"\.downsample\.conv\.", ".downsample.1."),
+        ])
+    }
+
+    fn head(&self) -> &'static str {
+        "head.fc"
+    }
+
+    fn other_names(&self) -> Vec<(KeyMap, &'static str)> {
+        vec![
+            (KeyMap::torchvision_convnext(), "classifier.2"),
+            (KeyMap::original_convnext(), "head"),
+        ]
+    }
+}
+
 impl KeyMap {
+    /// Names of our [`ConvNext`] in a state dict of torchvision's `convnext_tiny` and its
+    /// relatives.
+    pub fn torchvision_convnext() -> Self {
+        Self::constant(&[
+            (r"^stem\.conv\.", "features.0.0."),
+            (r"^stem\.norm\.", "features.0.1."),
+            (r"^head\.norm\.", "classifier.0."),
+            (r"^head\.fc\.", "classifier.2."),
+            (r"^stages\.0\.blocks\.", "features.1."),
+            (r"^stages\.1\.blocks\.", "features.3."),
+            (r"^stages\.2\.blocks\.", "features.5."),
+            (r"^stages\.3\.blocks\.", "features.7."),
+            (r"^stages\.1\.downsample\.", "features.2."),
+            (r"^stages\.2\.downsample\.", "features.4."),
+            (r"^stages\.3\.downsample\.", "features.6."),
+            (r"^(features\.[246])\.norm\.", "$1.0."),
+            (r"^(features\.[246])\.conv\.", "$1.1."),
+            (r"\.gamma$", ".layer_scale"),
+            (r"\.conv_dw\.", ".block.0."),
+            (r"\.norm\.", ".block.2."),
+            (r"\.mlp\.fc1\.", ".block.3."),
+            (r"\.mlp\.fc2\.", ".block.5."),
+        ])
+    }
+
+    /// Names of our [`ConvNext`] in the files of the authors' repository.
+    pub fn original_convnext() -> Self {
+        Self::constant(&[
+            (r"^stem\.conv\.", "downsample_layers.0.0."),
+            (r"^stem\.norm\.", "downsample_layers.0.1."),
+            (r"^head\.norm\.", "norm."),
+            (r"^head\.fc\.", "head."),
+            (
+                r"^stages\.(\d)\.downsample\.norm\.",
+                "downsample_layers.$1.0.",
+            ),
+            (
+                r"^stages\.(\d)\.downsample\.conv\.",
+                "downsample_layers.$1.1.",
+            ),
+            (r"\.blocks\.", "."),
+            (r"\.conv_dw\.", ".dwconv."),
+            (r"\.mlp\.fc1\.", ".pwconv1."),
+            (r"\.mlp\.fc2\.", ".pwconv2."),
+        ])
+    }
+
     /// Names of our [`Vit`](crate::Vit) in a state dict of torchvision's `VisionTransformer`.
     ///
     /// That is `vit_b_16` and its relatives: `class_token`, `conv_proj`, `encoder.pos_embedding`,
@@ -148,6 +221,59 @@ impl KeyMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn others_call_the_parts_of_a_convnext_otherwise() {
+        let cases = [
+            (
+                "stem.conv.weight",
+                "features.0.0.weight",
+                "downsample_layers.0.0.weight",
+            ),
+            (
+                "stem.norm.bias",
+                "features.0.1.bias",
+                "downsample_layers.0.1.bias",
+            ),
+            (
+                "stages.2.downsample.norm.weight",
+                "features.4.0.weight",
+                "downsample_layers.2.0.weight",
+            ),
+            (
+                "stages.3.downsample.conv.bias",
+                "features.6.1.bias",
+                "downsample_layers.3.1.bias",
+            ),
+            (
+                "stages.0.blocks.2.gamma",
+                "features.1.2.layer_scale",
+                "stages.0.2.gamma",
+            ),
+            (
+                "stages.2.blocks.8.conv_dw.weight",
+                "features.5.8.block.0.weight",
+                "stages.2.8.dwconv.weight",
+            ),
+            (
+                "stages.3.blocks.0.norm.bias",
+                "features.7.0.block.2.bias",
+                "stages.3.0.norm.bias",
+            ),
+            (
+                "stages.1.blocks.1.mlp.fc2.weight",
+                "features.3.1.block.5.weight",
+                "stages.1.1.pwconv2.weight",
+            ),
+            ("head.norm.weight", "classifier.0.weight", "norm.weight"),
+            ("head.fc.bias", "classifier.2.bias", "head.bias"),
+        ];
+        let (torchvision, original) = (KeyMap::torchvision_convnext(), KeyMap::original_convnext());
+        for (name, of_torchvision, of_original) in cases {
+            assert_eq!(torchvision.key(name), of_torchvision);
+            assert_eq!(original.key(name), of_original);
+        }
+    }
 
     #[test]
     fn torchvision_calls_the_parts_of_a_vit_otherwise() {

@@ -2,8 +2,8 @@
 
 use burn::tensor::Device;
 use models::{
-    CnnConfig, CscCnnConfig, PlainWideResNetConfig, Pooling, ResNetConfig, Stem, VitConfig,
-    WideResNetConfig,
+    CnnConfig, ConvNextConfig, CscCnnConfig, PlainWideResNetConfig, Pooling, ResNetConfig, Stem,
+    VitConfig, WideResNetConfig,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -11,13 +11,14 @@ use serde_json::{Map, Value};
 use super::case::Case;
 use super::compare::Table;
 
-pub const MODELS: [&str; 6] = [
+pub const MODELS: [&str; 7] = [
     "cnn",
     "csc-cnn",
     "wide-resnet",
     "plain-wide-resnet",
     "resnet",
     "vit",
+    "convnext",
 ];
 
 /// Fields of a configuration; each is taken once.
@@ -114,6 +115,15 @@ pub fn check(case: &Case) -> Table {
             .with_width(sizes.or("width", 32))
             .with_patch(sizes.or("patch", 4))
             .with_pooling(sizes.or("pooling", Pooling::ClassToken))
+        ),
+        "convnext" => run!(
+            ConvNextConfig::new(
+                sizes.get("depths"),
+                sizes.get("widths"),
+                sizes.get("classes")
+            )
+            .with_channels(sizes.or("channels", 3))
+            .with_patch(sizes.or("patch", 4))
         ),
         other => panic!("{}: unknown model `{other}`; known: {MODELS:?}", case.name),
     }

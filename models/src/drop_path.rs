@@ -7,29 +7,37 @@ use burn::tensor::{Distribution, Tensor};
 /// Zeroes whole samples with probability `rate` and scales the others by `1 / (1 - rate)`, on an
 /// autodiff device only.
 #[derive(Module, Debug)]
-pub(super) struct DropPath {
+pub(crate) struct DropPath {
     rate: f64,
 }
 
 impl DropPath {
-    pub(super) fn new(rate: f64) -> Self {
+    pub(crate) fn new(rate: f64) -> Self {
         Self { rate }
     }
 
+    /// Probability that a sample is zeroed.
+    #[cfg(test)]
+    pub(crate) fn rate(&self) -> f64 {
+        self.rate
+    }
+
     /// Whether samples of `x` are dropped.
-    pub(super) fn is_active(&self, x: &Tensor<3>) -> bool {
+    pub(crate) fn is_active<const D: usize>(&self, x: &Tensor<D>) -> bool {
         self.rate > 0.0 && x.device().is_autodiff()
     }
 
-    /// Maps \[batch, tokens, dim\] to the same shape.
-    pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    /// Maps \[batch, …\] to the same shape.
+    pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         if !self.is_active(&x) {
             return x;
         }
         let device = x.device();
         let keep = 1.0 - self.rate;
         let (batch, dtype) = (x.dims()[0], x.dtype());
-        let kept = Tensor::<3>::random([batch, 1, 1], Distribution::Bernoulli(keep), &device);
+        let mut shape = [1; D];
+        shape[0] = batch;
+        let kept = Tensor::<D>::random(shape, Distribution::Bernoulli(keep), &device);
         x * (kept * (1.0 / keep)).cast(dtype)
     }
 }
@@ -43,7 +51,7 @@ mod tests {
     fn whole_samples_are_dropped_and_the_mean_is_kept() {
         let device = Device::flex().autodiff();
         device.seed(3);
-        let out = DropPath::new(0.25).forward(Tensor::ones([4000, 1, 2], &device));
+        let out = DropPath::new(0.25).forward(Tensor::<3>::ones([4000, 1, 2], &device));
         let values: Vec<f32> = out.into_data().try_to_vec().unwrap();
         let kept = values.chunks_exact(2).filter(|pair| pair[0] > 0.0).count();
         assert!(values.chunks_exact(2).all(|pair| pair[0] == pair[1]));
