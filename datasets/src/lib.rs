@@ -64,7 +64,7 @@ mod unique;
 mod unpack;
 
 pub use crate::loader::{Batch, BatchIter, BatchPlan, Loader, Mixed, Move, Plans};
-pub use ::loader::{Epoch, EvalSampler, SamplerError, TrainSampler};
+pub use ::loader::{Epoch, EvalSampler, SamplerError, TrainSampler, class_weights};
 pub use area::Area;
 pub use augment::{Augment, ParseAugmentError};
 pub use cifar::{Cifar10, Cifar100, Cifar100Labels};

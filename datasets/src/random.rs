@@ -16,6 +16,8 @@ pub(crate) enum Purpose {
     Cutout = 18,
     Erase = 19,
     AutoAugment = 20,
+    ThreeAugment = 21,
+    ColorJitter = 22,
 }
 
 impl From<Purpose> for u64 {

@@ -100,6 +100,7 @@ fn pipeline() -> impl Strategy<Value = &'static str> {
         "crop:3:reflect+flip",
         "resized-crop+flip+cutout:4",
         "crop+flip+rand-augment:2:14+erase:0.5",
+        "crop+flip+three-augment+color-jitter:0.3:0.1+erase:0.5",
         "flip+mixup:0.8:0.5+cutmix:1:0.5",
         "crop:4+flip+rand-augment+mixup:0.8:0.4+cutmix:1:0.4+cutout:3+erase",
     ])

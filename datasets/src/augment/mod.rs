@@ -4,7 +4,8 @@
 //! image, whatever its batch, worker or rank:
 //!
 //! 1. choose the part of the image to read (`resized_crop`);
-//! 2. move pixels (`place`) and change colours (`auto_augment`, `rand_augment`), both on bytes;
+//! 2. move pixels (`place`) and change colours (`auto_augment` to `color_jitter`), both on
+//!    bytes;
 //! 3. normalise;
 //! 4. mix with another image (`mix`) and remove parts (`erase`).
 //!
@@ -12,6 +13,7 @@
 
 mod auto_augment;
 mod change;
+mod color_jitter;
 mod enlarge;
 mod erase;
 mod mix;
@@ -20,6 +22,7 @@ mod parse;
 mod place;
 mod rand_augment;
 mod resized_crop;
+mod three_augment;
 
 pub(crate) use enlarge::enlarge;
 pub(crate) use normalize::Normalizer;
@@ -48,6 +51,8 @@ use resized_crop::ResizedCrop;
 /// | `flip[:P]` | mirrors left to right with probability P (0.5), between 0 and 1 |
 /// | `auto-augment` | one of 25 pairs of operations with equal probability; every operation has its own probability and strength. [Cubuk et al. 2018](https://arxiv.org/abs/1805.09501), the policy for CIFAR, with torchvision's operations and strengths |
 /// | `rand-augment[:OPS[:MAGNITUDE]]` | OPS (2) operations, each uniform among 14, all of strength MAGNITUDE (9) of 30. [Cubuk et al. 2019](https://arxiv.org/abs/1909.13719) with torchvision's operations and strengths; pixels from outside are black |
+/// | `three-augment` | makes the image grey, inverts its values from 128 on, or blurs it (σ uniform in 0.1..2 pixels), each with probability 1/3. [Touvron et al. 2022](https://arxiv.org/abs/2204.07118), whose recipe adds `color-jitter:0.3` |
+/// | `color-jitter[:STRENGTH[:HUE]]` | multiplies brightness, contrast and saturation by uniform factors in 1 ± STRENGTH (0.4), and turns hues by up to HUE (0, at most 0.5) of the circle, in random order; as torchvision's `ColorJitter` |
 /// | `mixup[:ALPHA[:P]]` | with probability P (0.5) replaces the image by λ · image + (1 − λ) · another, λ from Beta(ALPHA, ALPHA) (0.8). [Zhang et al. 2017](https://arxiv.org/abs/1710.09412) |
 /// | `cutmix[:ALPHA[:P]]` | with probability P (0.5) replaces a rectangle of area 1 − λ at a uniform centre by that of another image, λ from Beta(ALPHA, ALPHA) (1). [Yun et al. 2019](https://arxiv.org/abs/1905.04899) |
 /// | `cutout[:SIDE]` | sets a square of SIDE (16) pixels around a uniform centre, clipped at the borders, to the data set's mean. [DeVries and Taylor 2017](https://arxiv.org/abs/1708.04552) |
@@ -83,6 +88,8 @@ changes! {
     Colours: Pixels;
     auto_augment::AutoAugment,
     rand_augment::RandAugment,
+    three_augment::ThreeAugment,
+    color_jitter::ColorJitter,
 }
 
 changes! {

@@ -13,14 +13,14 @@ fn blend(by: f32, image: u8, other: f32) -> u8 {
 }
 
 /// Blends with black.
-pub(super) fn brightness(by: f32, image: &mut [u8]) {
+pub(in crate::augment) fn brightness(by: f32, image: &mut [u8]) {
     for value in image {
         *value = blend(by, *value, 0.0);
     }
 }
 
 /// Blends with the image in grey. Images other than RGB have no colour and stay.
-pub(super) fn color(by: f32, plane: usize, image: &mut [u8]) {
+pub(in crate::augment) fn color(by: f32, plane: usize, image: &mut [u8]) {
     let Some((red, green, blue)) = split(plane, image) else {
         return;
     };
@@ -33,7 +33,7 @@ pub(super) fn color(by: f32, plane: usize, image: &mut [u8]) {
 }
 
 /// Blends with the mean of the image in grey.
-pub(super) fn contrast(by: f32, plane: usize, image: &mut [u8]) {
+pub(in crate::augment) fn contrast(by: f32, plane: usize, image: &mut [u8]) {
     let (sum, values) = match split(plane, image) {
         Some((red, green, blue)) => {
             let pixels = red.iter().zip(green.iter()).zip(blue.iter());
@@ -50,7 +50,7 @@ pub(super) fn contrast(by: f32, plane: usize, image: &mut [u8]) {
 
 /// Blends with the image smoothed by the kernel (1 1 1, 1 5 1, 1 1 1) / 13, and writes to `to`. The
 /// outermost pixels stay.
-pub(super) fn sharpness(by: f32, shape: ImageShape, from: &[u8], to: &mut [u8]) {
+pub(in crate::augment) fn sharpness(by: f32, shape: ImageShape, from: &[u8], to: &mut [u8]) {
     let ImageShape { height, width, .. } = shape;
     to.copy_from_slice(from);
     if height < 3 || width < 3 {
@@ -78,7 +78,10 @@ fn sharpen_row(by: f32, rows: [&[u8]; 3], to: &mut [u8]) {
 }
 
 /// The three planes of a colour image.
-fn split(plane: usize, image: &mut [u8]) -> Option<(&mut [u8], &mut [u8], &mut [u8])> {
+pub(in crate::augment) fn split(
+    plane: usize,
+    image: &mut [u8],
+) -> Option<(&mut [u8], &mut [u8], &mut [u8])> {
     if image.len() != 3 * plane {
         return None;
     }

@@ -1,7 +1,7 @@
 //! Posterize, solarize, auto-contrast and equalize: map every value of a channel.
 
 /// Sets the lowest `bits` of every value to 0.
-pub(super) fn posterize(bits: u32, image: &mut [u8]) {
+pub(in crate::augment) fn posterize(bits: u32, image: &mut [u8]) {
     let kept = 0xff_u8.checked_shl(bits).unwrap_or(0);
     for value in image {
         *value &= kept;
@@ -9,7 +9,7 @@ pub(super) fn posterize(bits: u32, image: &mut [u8]) {
 }
 
 /// Inverts the values from `threshold` on.
-pub(super) fn solarize(threshold: f32, image: &mut [u8]) {
+pub(in crate::augment) fn solarize(threshold: f32, image: &mut [u8]) {
     for value in image {
         if f32::from(*value) >= threshold {
             *value = 255 - *value;
@@ -18,7 +18,7 @@ pub(super) fn solarize(threshold: f32, image: &mut [u8]) {
 }
 
 /// Stretches the range of each plane to 0..=255; a plane with a single value stays.
-pub(super) fn auto_contrast(plane: usize, image: &mut [u8]) {
+pub(in crate::augment) fn auto_contrast(plane: usize, image: &mut [u8]) {
     for plane in image.chunks_exact_mut(plane) {
         let (low, high) = plane.iter().fold((255, 0), |(low, high), &value| {
             (value.min(low), value.max(high))
@@ -35,7 +35,7 @@ pub(super) fn auto_contrast(plane: usize, image: &mut [u8]) {
 
 /// Equalizes the histogram of each plane, as Pillow's `ImageOps.equalize`: a value becomes the
 /// number of lower values, in units of a 255th of all but the highest ones.
-pub(super) fn equalize(plane: usize, image: &mut [u8]) {
+pub(in crate::augment) fn equalize(plane: usize, image: &mut [u8]) {
     for plane in image.chunks_exact_mut(plane) {
         let mut counts = [0_usize; 256];
         for &value in plane.iter() {

@@ -6,8 +6,8 @@
 //! by one.
 
 mod affine;
-mod blend;
-mod levels;
+pub(super) mod blend;
+pub(super) mod levels;
 #[cfg(test)]
 mod tests;
 
