@@ -55,9 +55,54 @@ impl EmaOptions {
     }
 }
 
+/// Options of stochastic weight averaging: the mean of the parameters at regular steps of the last
+/// part of a training (Izmailov et al. 2018, <https://arxiv.org/abs/1803.05407>).
+///
+/// Running statistics of batch normalizations are not averaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwaOptions {
+    /// Steps before the first that counts. Until then the average equals the parameters.
+    pub start: u64,
+    /// Steps between two that count, at least 1.
+    pub every: u64,
+}
+
+impl SwaOptions {
+    /// Weight of the parameters in the next update, after `updates` others.
+    fn weight_after(&self, updates: u64) -> f64 {
+        let Some(later) = (updates + 1).checked_sub(self.start).filter(|n| *n > 0) else {
+            return 1.0;
+        };
+        match later.checked_rem(self.every) {
+            Some(0) => self.every as f64 / later as f64,
+            // The parameters of these steps do not count, but the first ones have no mean yet.
+            _ if later < self.every => 1.0,
+            _ => 0.0,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ParallelError> {
+        if self.every > 0 {
+            return Ok(());
+        }
+        Err(ParallelError::Option {
+            option: "swa.every",
+            value: self.every.to_string(),
+            expected: "at least 1",
+        })
+    }
+}
+
+/// The way in which parameters are averaged.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Averaging {
+    Exponential(EmaOptions),
+    Mean(SwaOptions),
+}
+
 /// The average of every trainable parameter.
 pub(super) struct Ema {
-    options: EmaOptions,
+    averaging: Averaging,
     updates: u64,
     /// This rank's part of each average, by index in visit order.
     values: Vec<Tensor<1>>,
@@ -65,9 +110,9 @@ pub(super) struct Ema {
 
 impl Ema {
     /// Starts at `values`, this rank's part of every parameter.
-    pub(super) fn new(options: EmaOptions, values: Vec<Tensor<1>>) -> Self {
+    pub(super) fn new(averaging: Averaging, values: Vec<Tensor<1>>) -> Self {
         Self {
-            options,
+            averaging,
             updates: 0,
             values,
         }
@@ -75,14 +120,17 @@ impl Ema {
 
     /// Starts again at `values`.
     pub(super) fn start_at(&mut self, values: Vec<Tensor<1>>) {
-        *self = Self::new(self.options, values);
+        *self = Self::new(self.averaging, values);
     }
 
-    /// Begins the update after a step; returns the weight of the new parameters.
-    pub(super) fn begin_update(&mut self) -> f32 {
-        let decay = self.options.decay_after(self.updates);
+    /// Begins the update after a step; returns the weight of the new parameters, unless it is 0.
+    pub(super) fn begin_update(&mut self) -> Option<f32> {
+        let weight = match &self.averaging {
+            Averaging::Exponential(options) => 1.0 - options.decay_after(self.updates),
+            Averaging::Mean(options) => options.weight_after(self.updates),
+        };
         self.updates += 1;
-        (1.0 - decay) as f32
+        (weight > 0.0).then_some(weight as f32)
     }
 
     /// Adds the new flat values of several parameters, for the parts that this rank owns.
@@ -240,6 +288,22 @@ mod tests {
             ..options
         };
         assert_eq!(plain.decay_after(0), 0.99);
+    }
+
+    /// Weights that make the mean of the parameters after steps 6, 8, 10 and 12.
+    #[test]
+    fn a_mean_counts_regular_steps_alike() {
+        let swa = SwaOptions { start: 4, every: 2 };
+        let weights: Vec<f64> = (0..12).map(|step| swa.weight_after(step)).collect();
+        let half = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.5];
+        assert_eq!(weights[..8], half);
+        assert_eq!(weights[8..], [0.0, 1.0 / 3.0, 0.0, 0.25]);
+        let each = SwaOptions { start: 0, every: 1 };
+        assert_eq!(
+            [0, 1, 3].map(|step| each.weight_after(step)),
+            [1.0, 0.5, 0.25]
+        );
+        assert!(SwaOptions { start: 0, every: 0 }.check().is_err());
     }
 
     #[test]

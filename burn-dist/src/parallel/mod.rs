@@ -56,7 +56,7 @@ use burn::tensor::{Device, FloatDType};
 
 pub use crate::bucket::{BucketError, BucketSizes, ParameterSpec};
 pub use autocast::autocast;
-pub use ema::EmaOptions;
+pub use ema::{EmaOptions, SwaOptions};
 pub use error::ParallelError;
 pub use estimate::{MemoryEstimate, ParameterState};
 pub use gradients::Gradients;
@@ -223,7 +223,9 @@ impl<M: Module> Parallel<M> {
         let (model, ema) = match &store {
             Some(store) => (
                 model,
-                Ok(options.ema.map(|ema| Ema::new(ema, store.pieces()))),
+                Ok(options
+                    .averaging()
+                    .map(|averaging| Ema::new(averaging, store.pieces()))),
             ),
             None => Self::start_ema(model, &options, &reducer),
         };
@@ -294,11 +296,14 @@ impl<M: Module> Parallel<M> {
         options: &ParallelOptions,
         reducer: &Reducer,
     ) -> (M, Result<Option<Ema>, ParallelError>) {
-        let Some(options) = options.ema else {
+        let Some(averaging) = options.averaging() else {
             return (model, Ok(None));
         };
         let (model, pieces) = pieces_of(model, reducer.owned(), reducer.device());
-        (model, pieces.map(|pieces| Some(Ema::new(options, pieces))))
+        (
+            model,
+            pieces.map(|pieces| Some(Ema::new(averaging, pieces))),
+        )
     }
 
     /// Takes the parameters out of the model: rank 0's values for all ranks, one set of shards

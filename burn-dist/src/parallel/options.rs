@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use burn::tensor::{DType, Device};
 
-use super::{EmaOptions, ParallelError};
+use super::ema::Averaging;
+use super::{EmaOptions, ParallelError, SwaOptions};
 use crate::Compression;
 use crate::backend::{self, is_host};
 use crate::bucket::{BucketSizes, KeptGradients};
@@ -191,6 +192,9 @@ pub struct ParallelOptions {
     pub loss_scale: LossScaleOptions,
     /// Moving average of the parameters; `None` keeps none.
     pub ema: Option<EmaOptions>,
+    /// Mean of the parameters in the last part of the training, instead of a moving average; `None`
+    /// keeps none.
+    pub swa: Option<SwaOptions>,
 }
 
 impl Default for ParallelOptions {
@@ -209,6 +213,7 @@ impl Default for ParallelOptions {
             precision: Precision::default(),
             loss_scale: LossScaleOptions::default(),
             ema: None,
+            swa: None,
         }
     }
 }
@@ -258,6 +263,16 @@ impl ParallelOptions {
         }
         if let Some(ema) = &self.ema {
             ema.check()?;
+        }
+        if let Some(swa) = &self.swa {
+            swa.check()?;
+        }
+        if self.ema.is_some() && self.swa.is_some() {
+            return Err(ParallelError::Option {
+                option: "swa",
+                value: "set".to_owned(),
+                expected: "left out with ema: a model has one average",
+            });
         }
         self.loss_scale
             .check()
@@ -322,10 +337,16 @@ impl ParallelOptions {
             Precision::F16 => format!("f16 with {:?}", self.loss_scale),
             other => other.to_string(),
         };
-        match self.ema {
-            Some(ema) => format!("{precision}, {ema:?}"),
+        match self.averaging() {
+            Some(averaging) => format!("{precision}, {averaging:?}"),
             None => precision,
         }
+    }
+
+    /// The way in which parameters are averaged, if they are.
+    pub(super) fn averaging(&self) -> Option<Averaging> {
+        let mean = self.swa.map(Averaging::Mean);
+        self.ema.map(Averaging::Exponential).or(mean)
     }
 
     /// The options in one line, for comparison between ranks.

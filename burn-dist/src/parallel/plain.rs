@@ -36,8 +36,9 @@ impl<M: Module> Parallel<M> {
 
     /// The copy of [`valid`](Self::valid) with averaged parameters.
     ///
-    /// `None` unless [`ParallelOptions::ema`](super::ParallelOptions::ema) is set. Buffers, such as
-    /// running statistics, are the current ones. A collective call in all stages of ZeRO.
+    /// `None` unless [`ParallelOptions::ema`](super::ParallelOptions::ema) or
+    /// [`ParallelOptions::swa`](super::ParallelOptions::swa) is set. Buffers, such as running
+    /// statistics, are the current ones. A collective call in all stages of ZeRO.
     ///
     /// # Errors
     ///

@@ -43,9 +43,9 @@ impl<'a> Stepper<'a> {
         Self {
             reducer,
             optimizer,
-            ema: ema.map(|ema| {
-                let weight = ema.begin_update();
-                (ema, weight)
+            ema: ema.and_then(|ema| {
+                let weight = ema.begin_update()?;
+                Some((ema, weight))
             }),
             learning_rate,
             factor,

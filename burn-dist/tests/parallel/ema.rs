@@ -5,7 +5,7 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::optim::SgdConfig;
 use burn_dist::checkpoint::{Job, Source, Writer, newest_good};
-use burn_dist::parallel::{EmaOptions, Parallel, ParallelOptions, Precision};
+use burn_dist::parallel::{EmaOptions, Parallel, ParallelOptions, Precision, Strategy, SwaOptions};
 use burn_dist::{ProcessGroup, TransportKind};
 
 use crate::models::{Net, Normed, Values, batch, on_ranks, values};
@@ -56,6 +56,54 @@ fn averages_follow_the_formula_and_change_nothing_else() {
             }
         }
     }
+}
+
+#[test]
+fn a_mean_of_the_last_steps_is_the_same_on_all_ranks_and_under_every_strategy() {
+    for strategy in [Strategy::Ddp, Strategy::Zero1, Strategy::Zero3] {
+        let ranks = on_ranks(2, TransportKind::Auto, move |group| {
+            let options = ParallelOptions {
+                strategy,
+                swa: Some(SwaOptions { start: 2, every: 2 }),
+                ..ParallelOptions::default()
+            };
+            let mut parallel =
+                Parallel::new(Net::new(1), SgdConfig::new(), options, &group).unwrap();
+            let rows = 4 * group.rank()..4 * (group.rank() + 1);
+            let mut all = Vec::new();
+            for step in 0..STEPS {
+                let loss = parallel.model().loss(batch(step, rows.clone()));
+                parallel.backward(loss).unwrap();
+                parallel.step(0.1).unwrap();
+                all.push(values(&parallel.valid().unwrap()));
+            }
+            (all, values(&parallel.valid_ema().unwrap().unwrap()))
+        });
+        assert_eq!(ranks[0], ranks[1], "{strategy}");
+        let (steps, mean) = &ranks[0];
+        // Steps 4 and 6 count.
+        for (tensor, (path, mean)) in mean.iter().enumerate() {
+            for (element, mean) in mean.iter().enumerate() {
+                let expected = (steps[3][tensor].1[element] + steps[5][tensor].1[element]) / 2.0;
+                assert!((mean - expected).abs() < 1e-6, "{path}: {mean} {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_has_one_average() {
+    let both = ParallelOptions {
+        ema: Some(EmaOptions {
+            decay: 0.5,
+            warmup: false,
+        }),
+        swa: Some(SwaOptions { start: 0, every: 1 }),
+        ..ParallelOptions::default()
+    };
+    let group = ProcessGroup::single();
+    let refused = Parallel::new(Net::new(1), SgdConfig::new(), both, &group).err();
+    assert!(refused.unwrap().to_string().contains("swa"));
 }
 
 #[test]
