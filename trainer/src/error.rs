@@ -149,6 +149,23 @@ pub enum TrainError {
         /// Pattern of the group.
         group: String,
     },
+    /// A pattern of `model.freeze` matches no parameter.
+    #[error(
+        "`{pattern}` of model.freeze matches no parameter of the model. Its parameters: {}",
+        paths.join(", ")
+    )]
+    NothingFrozen {
+        /// The pattern.
+        pattern: String,
+        /// The first parameters of the model.
+        paths: Vec<String>,
+    },
+    /// `model.freeze` names all parameters.
+    #[error(
+        "model.freeze matches all parameters, so nothing is left to train. Leave out the last \
+         layer, or another one"
+    )]
+    AllFrozen,
     /// A batch normalization would get one value per channel.
     #[error(
         "a batch normalization gets one value per channel, so it gives the same output for every \

@@ -45,6 +45,11 @@ fn every_model_trains_on_two_ranks() {
             "name = \"vit\"\ndim = 12\ndepth = 1\nheads = 3\npooling = \"mean\"",
             8,
         ),
+        (
+            "name = \"convnext\"\ndepths = [1, 1, 1, 1]\nwidths = [4, 4, 4, 4]\npatch = 1\n\
+             drop_path = 0.1",
+            8,
+        ),
     ] {
         let finished = train(model, side);
         let steps = finished.metrics("train");

@@ -118,9 +118,9 @@ fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
         true => device::on_device(config, &plan.states),
         false => plan.states.clone(),
     };
-    let kept = match config.ema.options() {
-        Some(_) => "optimizer + averages",
-        None => "optimizer",
+    let kept = match config.averages() {
+        true => "optimizer + averages",
+        false => "optimizer",
     };
     say(&format!(
         "# MiB on each rank: parameters + gradients + {kept} + activations"

@@ -6,6 +6,7 @@
 
 mod batching;
 mod by_name;
+mod class_weights;
 mod data;
 mod edited;
 mod embedded;
@@ -45,6 +46,7 @@ use serde::Serialize;
 use toml::de::DeTable;
 
 pub use batching::Batching;
+pub use class_weights::ClassWeights;
 pub use data::*;
 pub use embedded::{DEFAULT, EMBEDDED, Embedded};
 pub use error::{ConfigError, Flaw};
@@ -85,6 +87,8 @@ pub struct Config {
     pub loss_scale: LossScaleConfig,
     /// An average of the parameters.
     pub ema: EmaConfig,
+    /// A mean of the parameters in the last part of the run.
+    pub swa: SwaConfig,
     /// How the ranks work together.
     pub parallel: ParallelConfig,
     /// The logs that training writes.
@@ -93,6 +97,13 @@ pub struct Config {
     pub checkpoint: CheckpointConfig,
     /// When the run ends before its last epoch.
     pub early_stopping: EarlyStoppingConfig,
+}
+
+impl Config {
+    /// Whether an average of the parameters is kept beside them.
+    pub fn averages(&self) -> bool {
+        self.ema.decay.is_some() || self.swa.start.is_some()
+    }
 }
 
 /// Keys that only some names of a section have, as section, name and keys.
@@ -132,6 +143,7 @@ fn sections() -> Vec<(&'static str, Vec<&'static str>)> {
         ("train", fields::<TrainConfig>().to_vec()),
         ("loss_scale", fields::<LossScaleConfig>().to_vec()),
         ("ema", fields::<EmaConfig>().to_vec()),
+        ("swa", fields::<SwaConfig>().to_vec()),
         ("parallel", fields::<ParallelConfig>().to_vec()),
         ("log", fields::<LogConfig>().to_vec()),
         ("checkpoint", fields::<CheckpointConfig>().to_vec()),
@@ -413,6 +425,7 @@ impl Config {
         let train = take("train", faults).read(faults);
         let loss_scale = take("loss_scale", faults).read(faults);
         let ema = take("ema", faults).read(faults);
+        let swa = take("swa", faults).read(faults);
         let parallel = take("parallel", faults).read(faults);
         let log = take("log", faults).read(faults);
         let checkpoint = take("checkpoint", faults).read(faults);
@@ -427,6 +440,7 @@ impl Config {
             train,
             loss_scale,
             ema,
+            swa,
             parallel,
             log,
             checkpoint,

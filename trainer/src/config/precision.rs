@@ -1,10 +1,10 @@
-//! `[loss_scale]`: loss scaling in half precision; `[ema]`: the moving average of the parameters.
+//! `[loss_scale]`: loss scaling in half precision; `[ema]` and `[swa]`: averages of the parameters.
 
-use burn_dist::parallel::{EmaOptions, LossScaleOptions};
+use burn_dist::parallel::{EmaOptions, LossScaleOptions, SwaOptions};
 
 use super::error::Fault;
 use super::section::keys;
-use super::validate::fraction;
+use super::validate::{fraction, in_range};
 
 keys! {
     /// `[loss_scale]`: loss scaling, used only with `train.precision = "f16"`. A step whose
@@ -82,6 +82,50 @@ impl EmaConfig {
                 );
                 Err(fault.help("remove it, or set ema.decay, for example to 0.9999"))
             }
+        }
+    }
+}
+
+keys! {
+    /// `[swa]`: stochastic weight averaging, the mean of the parameters in the last part of the
+    /// run. Evaluations and exports use it, as they do the average of `[ema]`; a run has one of
+    /// both. Use it with a learning rate that stays high. Running statistics of batch
+    /// normalizations are not averaged: prefer models with layer normalization.
+    SwaConfig {
+        /// Share of the run after which averaging starts, in [0, 1), for example 0.75. Default: no
+        /// average.
+        start: Option<f64> = None,
+        /// Steps between two that count. Default: one epoch.
+        #[schemars(extend("unit" = "steps"))]
+        every_steps: Option<u64> = None,
+    }
+}
+
+impl SwaConfig {
+    /// Converts to the library's options, for a run of `total` steps.
+    pub fn options(&self, steps_per_epoch: u64, total: u64) -> Option<SwaOptions> {
+        self.start.map(|start| SwaOptions {
+            start: (start * total as f64).floor() as u64,
+            every: self.every_steps.unwrap_or(steps_per_epoch).max(1),
+        })
+    }
+
+    pub(super) fn check(&self, ema: &EmaConfig) -> Result<(), Fault> {
+        if let Some(steps) = self.every_steps {
+            in_range("swa.every_steps", steps, 1, i64::MAX as u64)?;
+        }
+        match (self.start, self.every_steps) {
+            (Some(_), _) if ema.decay.is_some() => {
+                let text = "`swa.start` and `ema.decay` both set an average of the parameters";
+                Err(Fault::in_key("swa.start", text).help("keep one of them"))
+            }
+            (Some(start), _) => fraction("swa.start", start),
+            (None, Some(_)) => {
+                let text = "`swa.every_steps` has no effect without `swa.start`";
+                let fault = Fault::in_key("swa.every_steps", text);
+                Err(fault.help("remove it, or set swa.start, for example to 0.75"))
+            }
+            (None, None) => Ok(()),
         }
     }
 }

@@ -47,6 +47,8 @@ fn context(key: &Key, value: &str) -> Vec<String> {
         "early_stopping.monitor" => sets.push("early_stopping.patience=1".to_owned()),
         "data.evaluate" => sets.push("data.validation=0.25".to_owned()),
         "train.eval_precision" => sets.push(format!("train.precision={value}")),
+        "train.bce_threshold" => sets.push("train.loss=bce".to_owned()),
+        "swa.every_steps" => sets.push("swa.start=0.5".to_owned()),
         "ema.warmup" => sets.push("ema.decay=0.5".to_owned()),
         _ => {}
     }
@@ -62,14 +64,17 @@ fn legal(key: &Key) -> Vec<String> {
         ("depth", _) if key.variant.as_deref() == Some("wide-resnet") => vec!["22".to_owned()],
         ("monitor", None) => vec!["loss".to_owned()],
         (_, Some(default)) => vec![toml(default).trim_matches('"').to_owned()],
+        ("start", None) => vec!["0.75".to_owned()],
         ("validation" | "target_accuracy", None) => vec!["0.25".to_owned()],
         ("dim", None) => vec!["24".to_owned()],
+        ("freeze", None) => vec!["[\"head.*\"]".to_owned()],
         ("groups", None) => vec!["[{match = \"*.bias\", lr_factor = 0.5}]".to_owned()],
         (_, None) => vec![
             match key.kind.as_str() {
                 "integer" => "1",
                 "number" => "0.5",
                 "numbers" => "[0.5]",
+                "4 integers" => "[1, 1, 1, 1]",
                 "boolean" => "true",
                 "string" => "some/path",
                 other => panic!("say what a good value of {} is, a {other}", key.name),

@@ -268,6 +268,17 @@ where
     array.map_err(|_| D::Error::custom(format!("expected {N} values, found {found}")))
 }
 
+/// As [`exactly`], for a key that may be missing.
+pub fn exactly_if_given<'de, T, const N: usize, D>(
+    deserializer: D,
+) -> Result<Option<[T; N]>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    exactly(deserializer).map(Some)
+}
+
 /// Field names that a struct deserializes.
 pub fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
     let mut names: &'static [&'static str] = &[];

@@ -9,8 +9,9 @@ use burn_dist::{Algorithm, Compression, TransportKind};
 use kernels::policy::Choice;
 
 use super::by_name;
+use super::class_weights::{self, ClassWeights};
 use super::error::Fault;
-use super::section::keys;
+use super::section::{keys, names};
 
 keys! {
     /// `[weights]`: how a weights file is loaded, by `model.weights` or by a command.
@@ -21,6 +22,17 @@ keys! {
         /// Dictionary in the file that contains the weights, such as `model_ema`. Nested names are
         /// joined by dots. Default: the one with the most matching names and shapes.
         part: Option<String> = None,
+    }
+}
+
+names! {
+    /// `[train] loss` of the task `classification`.
+    LossName {
+        /// Cross-entropy of softmax.
+        #[default]
+        CrossEntropy = "cross-entropy",
+        /// Binary cross-entropy of each class.
+        Bce = "bce",
     }
 }
 
@@ -63,6 +75,20 @@ keys! {
         clip_norm: Option<f64> = None,
         /// Share of each label that is spread evenly over all classes, in [0, 1). Default 0.
         label_smoothing: f64 = 0.0,
+        /// Training loss of the task `classification`: `cross-entropy` or `bce` (binary
+        /// cross-entropy of each class, as in "ResNet strikes back"; the mean over samples and
+        /// classes). Evaluations always report the cross-entropy. Default `cross-entropy`.
+        loss: LossName = LossName::CrossEntropy,
+        /// With `loss = "bce"`: labels above this value become 1, others 0, after mixing and
+        /// smoothing, in [0, 1). Default: labels stay as mixed.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        bce_threshold: Option<f64> = None,
+        /// Weights of the classes in the loss: `none`, `balanced` (inverse to the number of
+        /// training images, 1 on average), or a number for each class. The loss is the weighted
+        /// mean over the global batch, as PyTorch's `weight`. Default `none`.
+        #[serde(with = "class_weights")]
+        #[schemars(with = "String", extend("type" = "a string or numbers"))]
+        class_weights: ClassWeights = ClassWeights::None,
         /// Seed of the initial parameters, the order of the samples, dropout and generated data.
         /// Default 1.
         seed: u64 = 1,

@@ -775,6 +775,16 @@ fn presets_fill_in_what_is_left_out() {
     };
     assert_eq!((vit.dim, vit.heads), (Some(768), Some(12)));
     assert_eq!((vit.depth, vit.patch), (Some(3), Some(16)));
+    let ModelKind::Vit(large) = model("name = \"vit\"\npreset = \"l-16\"") else {
+        panic!("not a vit");
+    };
+    assert_eq!((large.dim, large.heads), (Some(1024), Some(16)));
+    assert_eq!((large.depth, large.patch), (Some(24), Some(16)));
+    let ModelKind::ConvNext(small) = model("name = \"convnext\"\npreset = \"small\"") else {
+        panic!("not a convnext");
+    };
+    assert_eq!(small.depths, Some([3, 3, 27, 3]));
+    assert_eq!(small.widths, Some([96, 192, 384, 768]));
     let ModelKind::WideResNet(wide) = model("name = \"wide-resnet\"\nwiden = 2") else {
         panic!("not a wide-resnet");
     };
@@ -794,8 +804,12 @@ fn impossible_models_are_refused_with_their_place() {
             ["no effect with the preset `olivia`", "line 4"],
         ),
         (
-            "name = \"resnet\"\ndepth = 34",
-            ["must be 18 or 50", "line 3"],
+            "name = \"resnet\"\ndepth = 20",
+            ["must be 18, 34, 50, 101 or 152", "line 3"],
+        ),
+        (
+            "name = \"convnext\"\nwidths = [1, 2, 3]",
+            ["expected 4 values", "line 3"],
         ),
         ("name = \"vit\"\nheads = 5", ["does not divide", "line 3"]),
         ("name = \"vit\"\npreset = \"huge\"", ["huge", "line 3"]),
@@ -946,6 +960,21 @@ fn schedules_and_stops_that_make_no_sense_are_refused() {
             "but `train.batch_size` fixes it",
         ),
         (vec!["ema.warmup=false"], "no effect without `ema.decay`"),
+        (vec!["swa.every_steps=3"], "no effect without `swa.start`"),
+        (vec!["swa.start=1.0"], "in [0, 1)"),
+        (
+            vec!["swa.start=0.5", "ema.decay=0.9"],
+            "both set an average",
+        ),
+        (
+            vec!["train.bce_threshold=0.2"],
+            "no effect without `train.loss`",
+        ),
+        (vec!["train.class_weights=[1.0, -1.0]"], "class_weights"),
+        (vec!["train.class_weights=balance"], "\"balanced\""),
+        (vec!["data.balance=1.5"], "in [0, 1]"),
+        (vec!["optimizer.layer_decay=0.0"], "in (0, 1]"),
+        (vec!["schedule.name=wsd", "schedule.decay=0.0"], "in (0, 1]"),
         (
             vec!["early_stopping.monitor=loss"],
             "no effect without `early_stopping.patience`",

@@ -5,7 +5,9 @@ use burn_dist::parallel::Precision;
 use super::error::Fault;
 use super::schedule;
 use super::shard_within;
-use super::{Config, EarlyStoppingConfig, ParallelConfig, TrainConfig, task};
+use super::{
+    Config, EarlyStoppingConfig, LossName, ParallelConfig, TrainConfig, class_weights, task,
+};
 
 /// Maximum side of an image, in pixels.
 pub(super) const MOST_PIXELS: usize = 8192;
@@ -19,6 +21,7 @@ pub fn check(config: &Config) -> Vec<Fault> {
     checks.extend(train(&config.train));
     checks.extend(stopping(config));
     checks.extend([config.loss_scale.check(), config.ema.check()]);
+    checks.push(config.swa.check(&config.ema));
     checks.extend(parallel(&config.parallel));
     let log = &config.log;
     let peak = log
@@ -58,11 +61,26 @@ fn train(train: &TrainConfig) -> Vec<Result<(), Fault>> {
         in_range("train.epochs", train.epochs, 1, 1_000_000),
         eval_precision(train),
         fraction("train.label_smoothing", train.label_smoothing),
+        bce_threshold(train),
+        class_weights::check(&train.class_weights),
         // The resolved configuration is written as TOML.
         in_range("train.seed", train.seed, 0, MOST),
     ];
     checks.extend(optional.into_iter().flatten());
     checks
+}
+
+fn bce_threshold(train: &TrainConfig) -> Result<(), Fault> {
+    let Some(threshold) = train.bce_threshold else {
+        return Ok(());
+    };
+    fraction("train.bce_threshold", threshold)?;
+    if train.loss == LossName::Bce {
+        return Ok(());
+    }
+    let text = "`train.bce_threshold` has no effect without `train.loss` = \"bce\"";
+    let fault = Fault::in_key("train.bce_threshold", text);
+    Err(fault.help("remove it, or set train.loss = \"bce\""))
 }
 
 fn eval_precision(train: &TrainConfig) -> Result<(), Fault> {

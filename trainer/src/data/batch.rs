@@ -19,6 +19,8 @@ pub struct Targets {
     pub labels: Tensor<1, Int>,
     /// The second class of each image, if images were mixed.
     pub mix: Option<Mix>,
+    /// Sum of the samples' class weights, if classes have weights.
+    pub weight: Option<f64>,
 }
 
 /// Second classes, and the weights of the first ones.
@@ -50,6 +52,7 @@ pub fn to_tensors(batch: Batch, device: &Device) -> (Tensor<4>, Targets) {
     let targets = Targets {
         labels: labels(batch.labels),
         mix,
+        weight: None,
     };
     (images, targets)
 }

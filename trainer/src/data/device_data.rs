@@ -114,7 +114,12 @@ impl DeviceData {
             Images::Own(images) => own::batch(images, plan),
             Images::Burn(images) => images.batch(plan),
         };
-        (images, Targets { labels, mix: None })
+        let targets = Targets {
+            labels,
+            mix: None,
+            weight: None,
+        };
+        (images, targets)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
 
 use crate::config::{Batching, Config, EvalSet};
-use crate::data::{self, Sets, Splits};
+use crate::data::{self, Sets, Splits, balance};
 use crate::error::TrainError;
 
 /// Minimum batch size of evaluations.
@@ -97,7 +97,11 @@ pub(crate) fn train_sampler(
 ) -> Result<TrainSampler, TrainError> {
     let samples = sets.train.len();
     let (global, micro) = (batching.global, batching.micro);
-    let sampler = TrainSampler::new(samples, global, micro, rank, size, config.train.seed)?;
+    let mut sampler = TrainSampler::new(samples, global, micro, rank, size, config.train.seed)?;
+    if config.data.balance > 0.0 {
+        let weights = balance::of_samples(sets.train.as_ref(), config.data.balance)?;
+        sampler = sampler.weighted(&weights)?;
+    }
     Ok(sampler.repeat(augment(config).repeat()))
 }
 

@@ -1,5 +1,6 @@
 //! Opens the data sets of `[data]`.
 
+pub(crate) mod balance;
 pub(crate) mod batch;
 pub mod checksums;
 pub(crate) mod class_names;

@@ -30,7 +30,7 @@ pub(crate) fn is_on_host(config: &Config) -> bool {
 
 /// The part of each parameter's state on a GPU. Excludes optimizer state that is in host memory.
 pub(crate) fn on_device(config: &Config, states: &[ParameterState]) -> Vec<ParameterState> {
-    let averages = config.ema.options().is_some();
+    let averages = config.averages();
     let on_device = |state: &ParameterState| match config.parallel.offload_optimizer {
         true => ParameterState {
             kept: if averages { state.elements } else { 0 },

@@ -69,6 +69,11 @@ pub trait Task: Sized {
     /// Metrics of an evaluation beside the loss. The first one is shown while training.
     fn measures(&self) -> &[Measure];
 
+    /// Whether the losses of this task come with weights. Default: as all of its kind.
+    fn is_weighted(&self) -> bool {
+        Self::WEIGHTED
+    }
+
     /// Number of items.
     ///
     /// An epoch has as many steps as global batches fit into the items for training.
@@ -140,7 +145,7 @@ pub trait Task: Sized {
     /// Computes the loss of a micro-batch.
     ///
     /// `dtype` is the type in which the model computes. The loss is in f32, a sum over `weight` if
-    /// the task is [`WEIGHTED`](Self::WEIGHTED), else a mean.
+    /// the task [is weighted](Self::is_weighted), else a mean.
     fn loss(&self, model: &Self::Model, batch: Self::Batch, dtype: FloatDType) -> Loss;
 
     /// A batch of `items` items whose content does not matter.

@@ -11,6 +11,8 @@ use crate::system::device::autodiff;
 use crate::system::memory::{peak_bytes, reset_peak, resident_bytes};
 use crate::task::open::{Data, Opening, WithTask};
 use crate::task::{Loss, Task};
+use crate::train::freeze;
+use crate::train::model::parameters;
 use crate::train::optimizer;
 use crate::train::parallel_options;
 
@@ -61,6 +63,7 @@ impl WithTask for Measure<'_> {
     type Output = Result<Option<u64>, TrainError>;
 
     fn call<T: Task>(self, task: T, model: T::Model) -> Self::Output {
+        let model = freeze::apply(model, self.config)?;
         let items = self.affordable(&task, &model);
         let mut config = self.config.clone();
         config.parallel.shard_within = ShardWithin::All;
@@ -69,9 +72,10 @@ impl WithTask for Measure<'_> {
             // Lazy parameters are created at their first use.
             model.visit(&mut Touch);
         }
+        let optimizer = optimizer::build(&config.optimizer, &parameters(&model));
         let mut parallel = Parallel::new(
             model,
-            optimizer::build(&config.optimizer),
+            optimizer,
             parallel_options(&config, PASSES),
             &ProcessGroup::single(),
         )?;
@@ -82,7 +86,7 @@ impl WithTask for Measure<'_> {
             let batch = task.to_device(task.blank(items), self.device)?;
             let dtype = parallel.compute_dtype();
             let Loss { value, weight } = task.loss(parallel.model(), batch, dtype);
-            match T::WEIGHTED {
+            match task.is_weighted() {
                 true => parallel.backward_weighted(value, weight)?,
                 false => parallel.backward(value)?,
             }

@@ -18,7 +18,7 @@ use crate::task::{Items, Task, name_of_evaluated};
 use crate::train::changes::{self, Before, Now};
 use crate::train::progress::{Identity, Progress};
 use crate::train::schedule::Schedule;
-use crate::train::{initial, misfit, model, optimizer};
+use crate::train::{freeze, initial, misfit, model, optimizer};
 use crate::train::{parallel_options, restore};
 
 /// Sizes of a planned run.
@@ -167,7 +167,9 @@ impl WithTask for Look<'_> {
         let (config, items) = (self.config, task.items());
         Schedule::check(&config.schedule, items.eval)?;
         task.check(&model)?;
-        optimizer::check(&config.optimizer, &model::parameters(&model))?;
+        let model = freeze::apply(model, config)?;
+        let parameters = model::parameters(&model);
+        optimizer::check(&config.optimizer, &parameters)?;
         let states = model::states(&model, config);
         let looked = |progress| Looked {
             states,
@@ -186,7 +188,7 @@ impl WithTask for Look<'_> {
             shard_within: ShardWithin::All,
             ..parallel_options(config, 1)
         };
-        let optimizer = optimizer::build(&config.optimizer);
+        let optimizer = optimizer::build(&config.optimizer, &parameters);
         let mut parallel = Parallel::new(model, optimizer, options, &ProcessGroup::single())?;
         let identity = Identity::of(config, self.batching, &task);
         restore::<T>(&mut parallel, path, &identity, config).map(looked)

@@ -139,6 +139,7 @@ pub(crate) fn of_restore(error: TrainError, path: &Path, now: &Config) -> TrainE
         "model.",
         "optimizer.",
         "ema.",
+        "swa.",
     ];
     match likely.into_iter().find_map(first) {
         Some((key, before, now)) => TrainError::Resume(format!(

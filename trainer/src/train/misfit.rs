@@ -45,6 +45,9 @@ pub(crate) fn locate(loaded: &Loaded, error: TrainError) -> TrainError {
         TrainError::OtherClasses(_) => {
             TrainError::Misfit(loaded.blame(&["data.dir", "data.name"], &error))
         }
+        TrainError::NothingFrozen { .. } | TrainError::AllFrozen => {
+            TrainError::Misfit(loaded.blame(&["model.freeze"], &error))
+        }
         TrainError::GroupTaken { .. } => {
             TrainError::Misfit(loaded.blame(&["optimizer.groups"], &error))
         }
@@ -126,6 +129,10 @@ fn data_keys(loaded: &Loaded, error: &DatasetError) -> Option<&'static [&'static
             what: "data.evaluate",
             ..
         } => Some(&["data.evaluate"]),
+        DatasetError::Settings {
+            what: "train.class_weights",
+            ..
+        } => Some(&["train.class_weights"]),
         DatasetError::Settings { .. } => Some(&["data.size", "data.dir", "data.name"]),
         _ => None,
     }

@@ -7,6 +7,7 @@ pub(crate) mod checkpointing;
 pub(crate) mod context;
 pub mod early_stopping;
 pub(crate) mod flat_loss;
+pub(crate) mod freeze;
 pub(crate) mod initial;
 pub(crate) mod misfit;
 pub mod model;

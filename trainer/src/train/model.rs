@@ -24,13 +24,39 @@ pub fn parameters<M: Module>(model: &M) -> Vec<ParameterSpec> {
 pub fn states<M: Module>(model: &M, config: &Config) -> Vec<ParameterState> {
     let state = |parameter: &ParameterSpec| {
         let state = config.optimizer.state_of(parameter);
-        let averages = config.ema.options().map_or(0, |_| state.elements);
+        let averages = if config.averages() { state.elements } else { 0 };
         ParameterState {
             kept: state.kept + averages,
             ..state
         }
     };
     parameters(model).iter().map(state).collect()
+}
+
+/// Whether `model` has running statistics of batch normalizations.
+pub(crate) fn has_statistics<M: Module>(model: &M) -> bool {
+    let mut seek = Seek {
+        name: String::new(),
+        found: false,
+    };
+    model.visit(&mut seek);
+    seek.found
+}
+
+struct Seek {
+    /// Name of the innermost field.
+    name: String,
+    found: bool,
+}
+
+impl ModuleVisitor for Seek {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        name.clone_into(&mut self.name);
+    }
+
+    fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<D>>) {
+        self.found |= self.name == "running_mean";
+    }
 }
 
 struct Lister {

@@ -1,6 +1,7 @@
 //! Builds the optimizer of `[optimizer]`, with its parameter groups.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use burn_dist::parallel::{
     ParameterGroup, ParameterOptimizer, ParameterSpec, is_norm_or_bias, path_matches,
@@ -9,8 +10,72 @@ use burn_dist::parallel::{
 use crate::config::{GroupConfig, OptimizerConfig};
 use crate::error::TrainError;
 
-/// Builds the optimizer of `config` with its groups.
-pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
+/// Builds the optimizer of `config` for a model with these parameters.
+pub fn build(config: &OptimizerConfig, parameters: &[ParameterSpec]) -> ParameterOptimizer {
+    let optimizer = with_configured_groups(config);
+    if config.layer_decay == 1.0 {
+        return optimizer;
+    }
+    let layers = layers(parameters);
+    let last = layers.values().copied().max().unwrap_or_default();
+    let layers = Arc::new(layers);
+    (0..=last).fold(config.kind.build(), |all, layer| {
+        let layers = layers.clone();
+        let select = move |parameter: &ParameterSpec| layers.get(&parameter.path) == Some(&layer);
+        let factor = config.layer_decay.powi(last - layer);
+        let group = ParameterGroup::new(format!("layer {layer}"), select, optimizer.clone());
+        all.with_group(group.with_lr_factor(factor).or_empty())
+    })
+}
+
+/// The layer of each parameter by path, from 0, the stem.
+///
+/// A layer is a numbered module with everything in it, such as `blocks.3`. Parameters before the
+/// first one belong to the stem, those after it that no number has to the last layer, as in
+/// BEiT and MAE. Without numbered modules, each module is a layer.
+fn layers(parameters: &[ParameterSpec]) -> HashMap<String, i32> {
+    let numbered = |path: &str| {
+        let parts: Vec<&str> = path.split('.').collect();
+        let is_number = |part: &&str| part.parse::<usize>().is_ok();
+        let number = parts.iter().rposition(is_number)?;
+        Some(parts[..=number].join("."))
+    };
+    let any = parameters.iter().any(|own| numbered(&own.path).is_some());
+    let layer_of = |path: &str| match any {
+        true => numbered(path),
+        false => Some(
+            path.rsplit_once('.')
+                .map_or(path, |parts| parts.0)
+                .to_owned(),
+        ),
+    };
+    // The stem is layer 0, so a model without one begins with layer 1.
+    let first = i32::from(any);
+    let mut known: Vec<String> = Vec::new();
+    let mut found = Vec::new();
+    for parameter in parameters {
+        let layer = layer_of(&parameter.path).map(|own| {
+            let position = known.iter().position(|other| *other == own);
+            position.unwrap_or_else(|| {
+                known.push(own);
+                known.len() - 1
+            })
+        });
+        found.push(match layer {
+            Some(layer) => Some(first + layer as i32),
+            None if known.is_empty() => Some(0),
+            None => None,
+        });
+    }
+    let after = first + known.len() as i32;
+    let paths = parameters.iter().map(|parameter| parameter.path.clone());
+    paths
+        .zip(found.into_iter().map(|layer| layer.unwrap_or(after)))
+        .collect()
+}
+
+/// The optimizer with the groups of the configuration.
+fn with_configured_groups(config: &OptimizerConfig) -> ParameterOptimizer {
     let mut optimizer = config.kind.build();
     let spares = !config.decay_norm_and_bias;
     for group in &config.groups {
@@ -43,7 +108,7 @@ pub fn build(config: &OptimizerConfig) -> ParameterOptimizer {
 /// # Errors
 /// Fails if the optimizer cannot step these parameters, or if a group has no parameter.
 pub fn check(config: &OptimizerConfig, parameters: &[ParameterSpec]) -> Result<(), TrainError> {
-    build(config).check(parameters)?;
+    with_configured_groups(config).check(parameters)?;
     let groups = &config.groups;
     let group_of = |parameter: &ParameterSpec| {
         let matches = |group: &GroupConfig| path_matches(&group.pattern, &parameter.path);
@@ -78,6 +143,7 @@ mod tests {
 
     use super::*;
     use crate::config::{MuonConfig, OptimizerKeys, OptimizerKind, SgdConfig};
+    use crate::train::model::parameters;
 
     #[derive(Module, Debug)]
     struct Model {
@@ -99,7 +165,7 @@ mod tests {
             head: Param::from_tensor(Tensor::ones([3, 2], &device)),
             filters: Param::from_tensor(Tensor::ones([2, 1, 3, 3], &device)),
         };
-        let optimizer = build(config);
+        let optimizer = build(config, &parameters(&model));
         let mut parallel = Parallel::new(model, optimizer, strategy, &ProcessGroup::single())?;
         let model = parallel.model();
         let sum = model.weight.val().sum() + model.bias.val().sum() + model.head.val().sum();
@@ -160,6 +226,7 @@ mod tests {
             keys: OptimizerKeys {
                 decay_norm_and_bias: false,
                 groups: vec![group("weight", 2.0, None), group("filters", 2.0, Some(1.0))],
+                ..OptimizerKeys::default()
             },
         };
         let found = after_a_step(&with(muon()), Strategy::Ddp).unwrap();
@@ -170,6 +237,71 @@ mod tests {
         };
         let error = after_a_step(&with(misspelt), Strategy::Ddp).unwrap_err();
         assert!(error.to_string().contains("`haed`"), "{error}");
+    }
+
+    /// Factors of the learning rate as in BEiT and MAE for a ViT, and for models of other shapes.
+    #[test]
+    fn earlier_layers_are_earlier_blocks() {
+        let of = |paths: &[&str]| -> Vec<i32> {
+            let spec = |path: &&str| ParameterSpec {
+                path: (*path).to_owned(),
+                shape: vec![2],
+                dtype: burn_dist::DType::F32,
+            };
+            let found = layers(&paths.iter().map(spec).collect::<Vec<_>>());
+            paths.iter().map(|path| found[*path]).collect()
+        };
+        let vit = [
+            "cls_token",
+            "patch_embed.proj.weight",
+            "blocks.0.attn.qkv.weight",
+            "blocks.0.norm1.gamma",
+            "blocks.1.mlp.fc1.bias",
+            "norm.gamma",
+            "head.weight",
+        ];
+        assert_eq!(of(&vit), [0, 0, 1, 1, 2, 3, 3]);
+        let convnext = [
+            "stem.conv.weight",
+            "stages.0.blocks.0.gamma",
+            "stages.1.downsample.conv.weight",
+            "stages.1.blocks.0.gamma",
+            "head.fc.weight",
+        ];
+        assert_eq!(of(&convnext), [0, 1, 2, 3, 4]);
+        let cnn = ["conv1.weight", "conv1.bias", "conv2.weight", "fc1.weight"];
+        assert_eq!(of(&cnn), [0, 0, 1, 2]);
+    }
+
+    #[test]
+    fn the_rate_falls_towards_the_stem() {
+        let config = |layer_decay, groups| OptimizerConfig {
+            kind: OptimizerKind::Sgd(SgdConfig {
+                weight_decay: 1.0,
+                ..SgdConfig::default()
+            }),
+            keys: OptimizerKeys {
+                layer_decay,
+                groups,
+                ..OptimizerKeys::default()
+            },
+        };
+        // The fields of the model have no numbers, so each is a module of its own.
+        for strategy in [Strategy::Ddp, Strategy::Zero1, Strategy::Zero3] {
+            let found = after_a_step(&config(0.5, Vec::new()), strategy).unwrap();
+            assert_near(
+                found,
+                [1.0 - 0.1 / 8.0, 1.0 - 0.1 / 4.0, 1.0 - 0.1 / 2.0, 0.9],
+            );
+        }
+        let group = GroupConfig {
+            pattern: "head".to_owned(),
+            lr_factor: 4.0,
+            weight_decay: None,
+            momentum: None,
+        };
+        let found = after_a_step(&config(0.5, vec![group]), Strategy::Ddp).unwrap();
+        assert_near(found, [1.0 - 0.1 / 8.0, 1.0 - 0.1 / 4.0, 0.8, 0.9]);
     }
 
     #[test]

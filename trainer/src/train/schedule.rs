@@ -26,8 +26,7 @@ impl Schedule {
         batching: Batching,
         world_size: usize,
     ) -> Self {
-        let all = steps_per_epoch.saturating_mul(config.train.epochs);
-        let total = config.train.max_steps.map_or(all, |limit| limit.min(all));
+        let total = total_steps(config, steps_per_epoch);
         let lr = config.optimizer.lr();
         let micro_batches = batching.accumulate.saturating_mul(world_size);
         Self::new(&config.schedule, lr, steps_per_epoch, total, micro_batches)
@@ -150,14 +149,20 @@ impl Schedule {
     }
 }
 
+/// Optimizer steps of a whole run.
+pub(crate) fn total_steps(config: &Config, steps_per_epoch: u64) -> u64 {
+    let all = steps_per_epoch.saturating_mul(config.train.epochs);
+    config.train.max_steps.map_or(all, |limit| limit.min(all))
+}
+
 #[cfg(test)]
 mod tests {
     use std::f64::consts::PI;
 
     use super::*;
     use crate::config::{
-        Constant, Cosine, Exponential, Linear, Loaded, OneCycle, Plateau, ScheduleKeys,
-        ScheduleKind, Step,
+        Constant, Cosine, DecayShape, Exponential, Linear, Loaded, OneCycle, Plateau, ScheduleKeys,
+        ScheduleKind, Step, Wsd,
     };
     use proptest::prelude::*;
 
@@ -275,6 +280,31 @@ mod tests {
     }
 
     #[test]
+    fn wsd_stays_and_then_falls_to_the_least_rate() {
+        let wsd = |shape| {
+            let wsd = Wsd {
+                decay: 0.4,
+                shape,
+                min_lr: 0.1,
+            };
+            let mut config: ScheduleConfig = ScheduleKind::Wsd(wsd).into();
+            config.warmup_steps = Some(10);
+            schedule(config)
+        };
+        // A quarter and a half of the 40 steps of the decay are steps 71 and 81.
+        for (shape, quarter, half) in [
+            (DecayShape::Linear, 0.75, 0.5),
+            (DecayShape::Cosine, (1.0 + (PI / 4.0).cos()) / 2.0, 0.5),
+            (DecayShape::Sqrt, 0.5, 1.0 - 0.5f64.sqrt()),
+        ] {
+            let rates = [(5, 0.25), (10, 0.5), (11, 0.5), (61, 0.5), (101, 0.1)];
+            assert_rates(&wsd(shape), &rates);
+            let falling = [(71, 0.1 + 0.4 * quarter), (81, 0.1 + 0.4 * half)];
+            assert_rates(&wsd(shape), &falling);
+        }
+    }
+
+    #[test]
     fn milestones_are_epochs_or_steps() {
         let step = Step {
             milestones: vec![6.0, 3.0],
@@ -372,6 +402,7 @@ mod tests {
                 ScheduleKind::Step(Step { milestones: vec![1.5], ..Step::default() }),
                 ScheduleKind::Exponential(Exponential::default()),
                 ScheduleKind::OneCycle(OneCycle::default()),
+                ScheduleKind::Wsd(Wsd::default()),
             ]),
             total in 0u64..50, per_epoch in 0u64..20, warmup in 0u64..60, step in 0u64..200,
             by_epoch: bool,

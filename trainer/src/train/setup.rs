@@ -38,11 +38,17 @@ use crate::train::changes::{self, Before, Now};
 use crate::train::checkpointing::Checkpoints;
 use crate::train::context::TrainContext;
 use crate::train::flat_loss::FlatLoss;
+use crate::train::model::has_statistics;
 use crate::train::optimizer;
 use crate::train::progress::{Identity, Meta, Progress};
 use crate::train::record::{Recorder, Requests, Work};
-use crate::train::schedule::Schedule;
+use crate::train::schedule::{Schedule, total_steps};
 use crate::train::unused::{self, Place};
+
+/// Warning of a mean of parameters whose model has running statistics.
+const SWA_STATISTICS: &str = "warning: [swa] averages parameters, but batch normalizations keep the \
+                              running statistics of the last parameters. Compare the result with a \
+                              run without swa.start";
 
 /// Trains `model`, which is on an autodiff device.
 pub(crate) fn train<T: Task>(
@@ -57,14 +63,23 @@ pub(crate) fn train<T: Task>(
     task.check(&model)?;
     let work = work(context, &task, &model);
     let states = crate::train::model::states(&model, config);
-    optimizer::check(&config.optimizer, &crate::train::model::parameters(&model))?;
+    let parameters = crate::train::model::parameters(&model);
+    optimizer::check(&config.optimizer, &parameters)?;
     check_memory(context, &states)?;
+    let steps_per_epoch = steps_per_epoch(config, items.train, context.batching.global);
+    let options = ParallelOptions {
+        swa: config
+            .swa
+            .options(steps_per_epoch, total_steps(config, steps_per_epoch)),
+        ..parallel_options(config, context.batching.accumulate)
+    };
+    let statistics = options.swa.is_some() && has_statistics(&model);
     // Rank 0 may load weights, and files may take minutes.
     let waiting = Waiting::start();
     let mut parallel = Parallel::new(
         model,
-        optimizer::build(&config.optimizer),
-        parallel_options(config, context.batching.accumulate),
+        optimizer::build(&config.optimizer, &parameters),
+        options,
         context.group,
     )?;
     let mut progress = match &start.checkpoint {
@@ -78,7 +93,6 @@ pub(crate) fn train<T: Task>(
     if config.train.fast_dev_run {
         progress.leave_epoch();
     }
-    let steps_per_epoch = steps_per_epoch(config, items.train, context.batching.global);
     let mut environment = environment(context, &task, parallel.num_parameters(), progress.steps)?;
     environment.steps_per_epoch = steps_per_epoch;
     // Last, once nothing in the configuration or the data can fail.
@@ -123,6 +137,7 @@ pub(crate) fn train<T: Task>(
     notes.extend(warning);
     notes.extend(task.warning());
     notes.extend(unused::warnings(config, place(context)));
+    notes.extend(statistics.then(|| SWA_STATISTICS.to_owned()));
     let files = run_dir.as_deref().zip(lock.as_ref());
     let files = files
         .map(|(folder, lock)| open_files(context, (folder, lock), &mut environment, &progress));
@@ -394,6 +409,8 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
         precision: config.train.precision,
         loss_scale: config.loss_scale.options(),
         ema: config.ema.options(),
+        // `train` knows the steps.
+        swa: config.swa.options(1, 1),
     }
 }
 /// Describes software, hosts and devices of all ranks. A collective call.

@@ -46,7 +46,7 @@ impl<T: Task> Training<'_, T> {
             losses.push(value.clone().inner());
             weights += weight;
             times.forward += watch.lap();
-            match T::WEIGHTED {
+            match self.task.is_weighted() {
                 true => self.parallel.backward_weighted(value, weight)?,
                 false => self.parallel.backward(value)?,
             }
@@ -67,7 +67,7 @@ impl<T: Task> Training<'_, T> {
                 false => self.parallel.step(lr)?,
             };
         times.wait = report.waited.as_secs_f64();
-        let weight = T::WEIGHTED.then_some(weights);
+        let weight = self.task.is_weighted().then_some(weights);
         let loss = StepLoss::start_reading(losses, weight, number)?;
         // Read only now: the call waits for the device, which has all of this step queued.
         let before = self.recorder.read()?;

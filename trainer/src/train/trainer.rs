@@ -27,7 +27,7 @@ use crate::task::open::{Data, Input, Opening, OwnTask, WithTask};
 use crate::train::callback::Callback;
 use crate::train::context::{TrainContext, training_device};
 use crate::train::{self, End, Summary};
-use crate::train::{initial, misfit, seed};
+use crate::train::{freeze, initial, misfit, seed};
 
 /// A training run: a configuration and the caller's additions.
 ///
@@ -257,6 +257,7 @@ impl WithTask for Train<'_> {
             true => self.start_from_weights(model)?,
             false => model,
         };
+        let model = freeze::apply(model, context.config)?;
         train::train(context, task, model, self.callbacks)
     }
 }

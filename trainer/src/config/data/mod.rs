@@ -85,12 +85,16 @@ keys! {
         on_device: Option<bool> = None,
         /// Random augmentations of training images, in this order, joined by `+`: `repeat[:TIMES]`,
         /// `shift[:PIXELS]`, `crop[:PADDING[:reflect]]`, `resized-crop[:MIN_SCALE]`, `flip[:P]`,
-        /// `auto-augment`, `rand-augment[:OPS[:MAGNITUDE]]`, `mixup[:ALPHA[:P]]`,
-        /// `cutmix[:ALPHA[:P]]`, `cutout[:SIDE]`, `erase[:P]`. Example: `crop:4+flip`. Default
-        /// `none`.
+        /// `auto-augment`, `rand-augment[:OPS[:MAGNITUDE]]`, `three-augment`,
+        /// `color-jitter[:STRENGTH[:HUE]]`, `mixup[:ALPHA[:P]]`, `cutmix[:ALPHA[:P]]`,
+        /// `cutout[:SIDE]`, `erase[:P]`. Example: `crop:4+flip`. Default `none`.
         #[serde(serialize_with = "as_text", deserialize_with = "from_text")]
         #[schemars(with = "String")]
         augment: Augment = Augment::default(),
+        /// How often classes are drawn, in [0, 1]: 0 as often as they are in the data, 1 all
+        /// equally often, 0.5 by the square root of their size. Above 0, an epoch draws images with
+        /// replacement, each with other augmentations. Default 0.
+        balance: f64 = 0.0,
         /// Number of training images (`text`: windows): the first of the data set, for
         /// `image-folder` evenly from all classes. `validation` takes its share from them, for
         /// `image-folder` before. Default: all (`digits`: 8192, `generated`: 50000, `shapes`:
@@ -276,11 +280,14 @@ macro_rules! downloads {
 use downloads;
 
 impl DataConfig {
-    pub(super) fn check(&self) -> [Result<(), Fault>; 6] {
+    pub(super) fn check(&self) -> [Result<(), Fault>; 7] {
+        let balance = self.balance;
+        let share = (0.0..=1.0).contains(&balance);
         [
             in_range("data.workers", self.workers as u64, 0, 256),
             given_in_range("data.train_samples", self.train_samples, 100_000_000),
             given_in_range("data.test_samples", self.test_samples, 100_000_000),
+            ensure(share, "data.balance", balance, "in [0, 1]"),
             self.check_validation(),
             self.kind.check(),
             self.check_normalization(),

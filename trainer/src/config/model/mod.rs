@@ -5,6 +5,7 @@
 //! the resolved configuration states every size.
 
 mod cnn;
+mod convnext;
 mod csc_cnn;
 mod resnet;
 mod transformer;
@@ -24,6 +25,7 @@ use super::named::named_section;
 use super::section::keys;
 use super::task;
 
+pub use convnext::ConvNextPreset;
 pub use resnet::StemName;
 pub use vit::{PoolingName, VitPreset};
 pub use wide_resnet::WidePreset;
@@ -56,6 +58,7 @@ models! {
     "wide-resnet" WideResNet(wide_resnet::WideResNetConfig),
     "resnet" ResNet(resnet::ResNetConfig),
     "vit" Vit(vit::VitConfig),
+    "convnext" ConvNext(convnext::ConvNextConfig),
     "transformer" Transformer(transformer::TransformerConfig),
     "unet" UNet(unet::UNetConfig),
 }
@@ -70,6 +73,11 @@ keys! {
         /// Whether the last layer starts from random weights instead of the file's, for training on
         /// other classes. Default false.
         new_head: bool = false,
+        /// Patterns for the paths of parameters that training does not change, such as
+        /// `["stem.*", "stages.*"]`; `*` matches any characters and `?` one. Each must match a
+        /// parameter. Batch normalizations still follow the batches. Default none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        freeze: Vec<String> = Vec::new(),
     }
 }
 

@@ -27,7 +27,7 @@ names! {
 keys! {
     /// `resnet`: residual networks.
     ResNetConfig {
-        /// 18 or 50. Default 18.
+        /// 18, 34, 50, 101 or 152. Default 18.
         depth: usize = 18,
         /// The first layers: `cifar` (one 3×3 convolution), `imagenet` (a 7×7 convolution and a
         /// pooling, both with stride 2) or `auto` (`cifar` for images of up to 64 pixels). Default
@@ -36,13 +36,28 @@ keys! {
     }
 }
 
+/// Makes the network with this number of layers for a number of classes.
+fn preset(depth: usize) -> Option<fn(usize) -> models::ResNetConfig> {
+    match depth {
+        18 => Some(models::ResNetConfig::resnet18),
+        34 => Some(models::ResNetConfig::resnet34),
+        50 => Some(models::ResNetConfig::resnet50),
+        101 => Some(models::ResNetConfig::resnet101),
+        152 => Some(models::ResNetConfig::resnet152),
+        _ => None,
+    }
+}
+
 impl AnyModel for ResNetConfig {
     fn check(&self) -> Result<(), Fault> {
-        match [18, 50].contains(&self.depth) {
-            true => Ok(()),
-            false => Err(Fault::in_key(
+        match preset(self.depth) {
+            Some(_) => Ok(()),
+            None => Err(Fault::in_key(
                 "model.depth",
-                format!("`model.depth` = {} must be 18 or 50", self.depth),
+                format!(
+                    "`model.depth` = {} must be 18, 34, 50, 101 or 152",
+                    self.depth
+                ),
             )),
         }
     }
@@ -55,10 +70,9 @@ impl AnyModel for ResNetConfig {
             StemName::Auto if shape.height.max(shape.width) <= SMALL_IMAGE => Stem::Cifar,
             StemName::Auto => Stem::ImageNet,
         };
-        let model = match self.depth {
-            50 => models::ResNetConfig::resnet50(classes(data)),
-            _ => models::ResNetConfig::resnet18(classes(data)),
-        };
+        // Checked when the configuration was read.
+        let model = preset(self.depth).unwrap_or(models::ResNetConfig::resnet18);
+        let model = model(classes(data));
         let model = model.with_channels(shape.channels).with_stem(stem);
         Ok(then.call(model.init(device)?))
     }

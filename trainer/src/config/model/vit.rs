@@ -19,8 +19,14 @@ names! {
         Small = "small",
         /// Width 768, 12 blocks, 12 heads.
         Base = "base",
+        /// Width 1024, 24 blocks, 16 heads.
+        Large = "large",
+        /// `small` with patches of 16 pixels, for images of 224.
+        S16 = "s-16",
         /// `base` with patches of 16 pixels, for images of 224.
         B16 = "b-16",
+        /// `large` with patches of 16 pixels, for images of 224.
+        L16 = "l-16",
     }
 }
 
@@ -38,9 +44,11 @@ names! {
 keys! {
     /// `vit`: vision transformers.
     VitConfig {
-        /// `tiny`, `small`, `base` or `b-16`; the other keys change it. Default `tiny`.
+        /// `tiny`, `small`, `base`, `large`, `s-16`, `b-16` or `l-16`; the other keys change it.
+        /// Default `tiny`.
         preset: VitPreset = VitPreset::default(),
-        /// Side of a patch in pixels; it must divide the image sides. Default 4; `b-16`: 16.
+        /// Side of a patch in pixels; it must divide the image sides. Default 4; `s-16`, `b-16` and
+        /// `l-16`: 16.
         #[serde(skip_serializing_if = "Option::is_none")]
         #[schemars(extend("unit" = "pixels"))]
         patch: Option<usize> = None,
@@ -70,15 +78,18 @@ keys! {
 
 impl AnyModel for VitConfig {
     fn fill(&mut self) {
-        let (dim, heads, patch) = match self.preset {
-            VitPreset::Tiny => (192, 3, 4),
-            VitPreset::Small => (384, 6, 4),
-            VitPreset::Base => (768, 12, 4),
-            VitPreset::B16 => (768, 12, 16),
+        let (dim, depth, heads, patch) = match self.preset {
+            VitPreset::Tiny => (192, 12, 3, 4),
+            VitPreset::Small => (384, 12, 6, 4),
+            VitPreset::Base => (768, 12, 12, 4),
+            VitPreset::Large => (1024, 24, 16, 4),
+            VitPreset::S16 => (384, 12, 6, 16),
+            VitPreset::B16 => (768, 12, 12, 16),
+            VitPreset::L16 => (1024, 24, 16, 16),
         };
         self.patch.get_or_insert(patch);
         self.dim.get_or_insert(dim);
-        self.depth.get_or_insert(12);
+        self.depth.get_or_insert(depth);
         self.heads.get_or_insert(heads);
         self.mlp_ratio.get_or_insert(4);
     }
@@ -114,7 +125,10 @@ impl AnyModel for VitConfig {
             VitPreset::Tiny => models::VitConfig::tiny(classes(data)),
             VitPreset::Small => models::VitConfig::small(classes(data)),
             VitPreset::Base => models::VitConfig::base(classes(data)),
+            VitPreset::Large => models::VitConfig::large(classes(data)),
+            VitPreset::S16 => models::VitConfig::vit_s_16(classes(data)),
             VitPreset::B16 => models::VitConfig::vit_b_16(classes(data)),
+            VitPreset::L16 => models::VitConfig::vit_l_16(classes(data)),
         };
         vit.channels = shape.channels;
         vit.height = shape.height;

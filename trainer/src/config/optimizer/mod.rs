@@ -22,7 +22,7 @@ use super::error::Fault;
 use super::groups::{self, GroupConfig};
 use super::named::named_section;
 use super::section::keys;
-use super::validate::{fraction, not_negative, positive};
+use super::validate::{ensure, fraction, not_negative, positive};
 
 pub use muon::AdjustLr;
 
@@ -49,6 +49,10 @@ keys! {
         /// Whether weight decay applies to biases, scales and offsets of normalizations, and the
         /// learned tokens and positions of transformers, as in PyTorch by default. Default true.
         decay_norm_and_bias: bool = true,
+        /// Layer-wise decay of the learning rate, for fine-tuning, in (0, 1]: the last layer has
+        /// the whole rate, each layer before it this multiple of the next one's, down to the stem.
+        /// Layers are the blocks of the model. Default 1.
+        layer_decay: f64 = 1.0,
         /// Other settings for some parameters: tables `[[optimizer.groups]]` with the key `match`,
         /// a pattern for whole parameter paths in which `*` matches any characters and `?` one.
         /// Further keys are `lr_factor` (a multiple of the learning rate), `weight_decay` and, for
@@ -174,11 +178,14 @@ impl OptimizerConfig {
         own
     }
 
-    pub(super) fn check(&self) -> [Result<(), Fault>; 4] {
+    pub(super) fn check(&self) -> [Result<(), Fault>; 5] {
         let decay = *self.clone().kind.weight_decay();
+        let layers = self.layer_decay;
+        let share = layers > 0.0 && layers <= 1.0;
         [
             positive("optimizer.lr", self.lr()),
             not_negative("optimizer.weight_decay", decay),
+            ensure(share, "optimizer.layer_decay", layers, "in (0, 1]"),
             groups::check(self),
             self.kind.check(),
         ]

@@ -9,6 +9,7 @@ mod linear;
 mod one_cycle;
 mod plateau;
 mod step;
+mod wsd;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +31,10 @@ named_section! {
     "exponential" Exponential(exponential::Exponential),
     "one-cycle" OneCycle(one_cycle::OneCycle),
     "plateau" Plateau(plateau::Plateau),
+    "wsd" Wsd(wsd::Wsd),
 }
+
+pub use wsd::DecayShape;
 
 names! {
     /// `[schedule] every`: when the rate changes.

@@ -144,6 +144,12 @@ pub(super) fn check(config: &Config) -> Result<(), Fault> {
     let is_usual = matches!(kind, TaskKind::Classification(_));
     let useless = [
         ("train.label_smoothing", config.train.label_smoothing != 0.0),
+        ("train.loss", config.train.loss != Default::default()),
+        (
+            "train.class_weights",
+            config.train.class_weights != Default::default(),
+        ),
+        ("data.balance", config.data.balance != 0.0),
         ("data.augment", config.data.augment != Default::default()),
         ("data.on_device", config.data.on_device == Some(true)),
     ];

@@ -6,13 +6,13 @@ use datasets::{Batch, BatchIter, BatchPlan, Dataset, Epoch, ImageShape, Loader, 
 use models::weights::PyTorchKeys;
 use models::{ImageClassifier, ModelError};
 
-use super::Classification;
+use super::{Classification, objective};
 
 use crate::config::{Batching, Config, EvalSet, WithModel};
 use crate::data::batch::{EvalBatch, Targets, evaluated, to_tensors};
 use crate::data::device_data::{self, DeviceData, place};
 use crate::data::input::{self, Input};
-use crate::data::{self, same_data};
+use crate::data::{self, balance, same_data};
 use crate::error::TrainError;
 use crate::task;
 use crate::task::open::{Opening, Place, WithTask};
@@ -24,6 +24,8 @@ pub(crate) struct Images {
     ranks: usize,
     evaluated: EvalSet,
     input: Input,
+    /// The weight of each class in the loss, if they differ.
+    class_weights: Option<Vec<f64>>,
     /// The images kept on the device.
     resident: Resident,
 }
@@ -110,7 +112,9 @@ impl Images {
             true => input::open_to_evaluate(config, evaluated, batching, ranks)?,
             false => input::open(config, opening.images, batching, ranks)?,
         };
+        let weights = &config.train.class_weights;
         Ok(Self {
+            class_weights: balance::of_classes(weights, input.sets.train.as_ref())?,
             config: config.clone(),
             batching,
             ranks: opening.size,
@@ -137,6 +141,11 @@ impl Images {
 
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The weight of each class in the loss, if they differ.
+    pub fn class_weights(&self) -> Option<&[f64]> {
+        self.class_weights.as_deref()
     }
 
     pub fn batching(&self) -> Batching {
@@ -234,6 +243,26 @@ impl Images {
 
     /// Makes a training batch on `device`.
     pub(super) fn to_device(&self, batch: HostBatch, device: &Device) -> (Tensor<4>, Targets) {
+        let weight = self.weight(&batch);
+        let (images, targets) = self.to_tensors(batch, device);
+        (images, Targets { weight, ..targets })
+    }
+
+    /// Sum of the class weights in a training batch, if classes have weights.
+    fn weight(&self, batch: &HostBatch) -> Option<f64> {
+        let weights = self.class_weights.as_deref()?;
+        Some(match (batch, &self.resident.train) {
+            (HostBatch::Loaded(batch), _) => {
+                objective::weight(weights, &batch.labels, batch.mixed.as_ref())
+            }
+            (HostBatch::Planned(plan), Some(images)) => {
+                objective::weight(weights, &images.classes_of(&plan.indices), None)
+            }
+            (HostBatch::Planned(_), None) => 0.0,
+        })
+    }
+
+    fn to_tensors(&self, batch: HostBatch, device: &Device) -> (Tensor<4>, Targets) {
         match (batch, &self.resident.train) {
             (HostBatch::Loaded(batch), _) => to_tensors(batch, device),
             (HostBatch::Planned(plan), Some(images)) => images.batch(&plan),

@@ -31,6 +31,7 @@ use crate::task::{
 use details::Details;
 pub(crate) use images::Images;
 use images::{Batches, HostBatch};
+use objective::Objective;
 use sums::{Scored, Sums};
 
 /// Keys of facts.
@@ -67,7 +68,7 @@ fn compare_classes(trained: &ClassNames, data: &ClassNames) -> Result<(), TrainE
 /// Classifies images with a model of type `M`.
 pub struct Classification<M> {
     images: Images,
-    smoothing: f64,
+    objective: Objective,
     measures: Vec<Measure>,
     model: PhantomData<fn() -> M>,
 }
@@ -77,7 +78,7 @@ impl<M> Classification<M> {
     pub(crate) fn new(images: Images) -> Self {
         let classes = images.eval().class_names().len();
         Self {
-            smoothing: images.config().train.label_smoothing,
+            objective: Objective::new(&images.config().train, images.class_weights()),
             measures: sums::measures(classes),
             images,
             model: PhantomData,
@@ -107,6 +108,11 @@ impl<M: ImageClassifier> Task for Classification<M> {
 
     fn measures(&self) -> &[Measure] {
         &self.measures
+    }
+
+    /// Weighted if the classes are.
+    fn is_weighted(&self) -> bool {
+        self.objective.is_weighted()
     }
 
     fn items(&self) -> Items {
@@ -213,7 +219,7 @@ impl<M: ImageClassifier> Task for Classification<M> {
 
     fn loss(&self, model: &M, (images, targets): Self::Batch, dtype: FloatDType) -> Loss {
         let logits = model.forward(images.cast(dtype));
-        Loss::mean(objective::of(logits, targets, self.smoothing))
+        self.objective.of(logits, targets)
     }
 
     fn blank(&self, items: usize) -> HostBatch {

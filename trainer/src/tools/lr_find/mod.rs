@@ -18,8 +18,9 @@ use crate::eval::loss;
 use crate::system::{compute, device};
 use crate::task::open::{Data, Opening, WithTask};
 use crate::task::{Loss, Task};
+use crate::train::model::parameters;
 use crate::train::parallel_options;
-use crate::train::{initial, misfit, optimizer, seed};
+use crate::train::{freeze, initial, misfit, optimizer, seed};
 
 pub use curve::{LossCurve, Suggestion, Trial, Unclear};
 pub use plot::svg;
@@ -101,15 +102,17 @@ impl<F: FnMut(usize, &Trial, f64)> WithTask for Run<'_, F> {
     {
         task.check(&model)?;
         let (model, _) = initial::load(model, self.config)?;
+        let model = freeze::apply(model, self.config)?;
         let group = ProcessGroup::single();
         let options = ParallelOptions {
             // Nothing is evaluated.
             ema: None,
+            swa: None,
             // One rank has everything.
             shard_within: ShardWithin::All,
             ..parallel_options(self.config, self.batching.accumulate)
         };
-        let optimizer = optimizer::build(&self.config.optimizer);
+        let optimizer = optimizer::build(&self.config.optimizer, &parameters(&model));
         let mut parallel = Parallel::new(model, optimizer, options, &group)?;
         let mut data = Endless {
             epoch: 0,
@@ -155,7 +158,7 @@ impl<F> Run<'_, F> {
             let Loss { value, weight } = data.task.loss(parallel.model(), batch, dtype);
             sum += loss::read(value.clone(), index + 1)?;
             weights += weight;
-            match T::WEIGHTED {
+            match data.task.is_weighted() {
                 true => parallel.backward_weighted(value, weight)?,
                 false => parallel.backward(value)?,
             }
