@@ -92,7 +92,7 @@ fn a_preview_shows_the_batch_that_will_be_trained_on() {
     let picture = image::load_from_memory_with_format(&png, image::ImageFormat::Png).unwrap();
     // Three columns and two rows of images of 12 pixels, enlarged nine times, with two lines each.
     assert_eq!(picture.width(), 6 + 3 * (108 + 6));
-    assert_eq!(picture.height(), 6 + 2 * (108 + 6 + 20));
+    assert_eq!(picture.height(), 6 + 2 * (108 + 6 + 2 * 17));
     assert_eq!(png, preview("again.png"));
 }
 

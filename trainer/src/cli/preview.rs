@@ -8,8 +8,8 @@ use super::args::ConfigArgs;
 use super::failure::Failure;
 use super::output::{self, Way};
 use crate::config::paths;
-use crate::system::output::say;
-use crate::tools::preview::{self, PreviewOptions};
+use crate::system::output::{complain, say};
+use crate::tools::preview::{self, Preview, PreviewOptions};
 
 /// Arguments of `trainer preview`.
 #[derive(Debug, Args)]
@@ -36,7 +36,7 @@ pub fn run(args: &PreviewArgs) -> Result<i32, Failure> {
         images: args.images.into(),
         epoch: args.epoch as usize,
     };
-    let picture = preview::draw(&loaded, options)?;
+    let Preview { picture, missing } = preview::draw(&loaded, options)?;
     output::write(&args.out, &preview::png(&picture)?)?;
     say(&format!(
         "{}: {}×{} pixels",
@@ -44,5 +44,12 @@ pub fn run(args: &PreviewArgs) -> Result<i32, Failure> {
         picture.width(),
         picture.height()
     ));
+    if !missing.is_empty() {
+        complain(&format!(
+            "warning: no font of this machine has the characters {missing} of the class names. \
+             Install one, such as the Debian package fonts-noto-cjk for Chinese, Japanese and \
+             Korean"
+        ));
+    }
     Ok(0)
 }

@@ -1,19 +1,16 @@
 //! Lays out images with captions in one picture.
 
-use font8x8::UnicodeFonts;
 use image::imageops::{self, FilterType};
 use image::{Rgb, RgbImage};
 
-/// Side of a character of the font, in pixels.
-const CHARACTER: u32 = 8;
-const LINE: u32 = CHARACTER + 2;
+use super::writing::{LINE, Writer};
+
 const MARGIN: u32 = 6;
 /// Width to which small images are enlarged, so that pixels and captions are visible.
 const COMFORTABLE: u32 = 112;
 /// Maximum side of a picture, in pixels.
 const LARGEST: u32 = 16_384;
 const PAPER: Rgb<u8> = Rgb([255, 255, 255]);
-const INK: Rgb<u8> = Rgb([20, 20, 20]);
 
 /// One image and the lines below it.
 #[derive(Debug)]
@@ -22,10 +19,10 @@ pub struct Tile {
     pub lines: Vec<String>,
 }
 
-/// Lays out tiles of equal size in about as many columns as rows.
+/// Lays out tiles of equal size in about as many columns as rows, with captions by `writer`.
 ///
 /// `None` if the picture gets too large.
-pub fn draw(tiles: &[Tile]) -> Option<RgbImage> {
+pub fn draw(tiles: &[Tile], writer: &mut Writer) -> Option<RgbImage> {
     let (width, height) = tiles.first().map_or((0, 0), |tile| tile.image.dimensions());
     let zoom = (COMFORTABLE / width.max(1)).max(1);
     let (width, height) = (width.checked_mul(zoom)?, height.checked_mul(zoom)?);
@@ -48,42 +45,11 @@ pub fn draw(tiles: &[Tile]) -> Option<RgbImage> {
         let enlarged = imageops::resize(&tile.image, width, height, FilterType::Nearest);
         imageops::replace(&mut picture, &enlarged, left.into(), top.into());
         for (number, line) in (0..).zip(&tile.lines) {
-            let below = top + height + 2 + number * LINE;
-            write(&mut picture, line, left, below, width / CHARACTER);
+            let below = top + height + 1 + number * LINE;
+            writer.write(&mut picture, line, [left, below], width);
         }
     }
     Some(picture)
-}
-
-/// Writes at most `room` characters; a longer text ends in a tilde.
-fn write(picture: &mut RgbImage, text: &str, left: u32, top: u32, room: u32) {
-    let too_long = text.chars().count() > room as usize;
-    let kept = if too_long {
-        room.saturating_sub(1)
-    } else {
-        room
-    };
-    let end = too_long.then_some('~');
-    let characters = text.chars().take(kept as usize).chain(end);
-    for (position, character) in (0..).zip(characters) {
-        let glyph = font8x8::BASIC_FONTS
-            .get(character)
-            .or_else(|| font8x8::LATIN_FONTS.get(character))
-            .or_else(|| font8x8::BASIC_FONTS.get('?'))
-            .unwrap_or_default();
-        stamp(picture, glyph, left + position * CHARACTER, top);
-    }
-}
-
-/// Sets the pixels of one character: a byte is a row, its lowest bit the leftmost pixel.
-fn stamp(picture: &mut RgbImage, glyph: [u8; 8], left: u32, top: u32) {
-    for (y, row) in (0..).zip(glyph) {
-        for x in (0..CHARACTER).filter(|x| row >> x & 1 == 1) {
-            if let Some(pixel) = picture.get_pixel_mut_checked(left + x, top + y) {
-                *pixel = INK;
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -100,7 +66,7 @@ mod tests {
     #[test]
     fn tiles_stand_in_reading_order_with_their_captions() {
         let tiles: Vec<Tile> = (0..5).map(|i| tile(56, 50 * i, "cat")).collect();
-        let picture = draw(&tiles).unwrap();
+        let picture = draw(&tiles, &mut Writer::new()).unwrap();
         let cell = (112 + MARGIN, 112 + MARGIN + LINE);
         assert_eq!(
             picture.dimensions(),
@@ -111,7 +77,7 @@ mod tests {
             let inside = picture.get_pixel(left + 111, top + 111);
             assert_eq!(inside.0, [50 * index as u8, 0, 0]);
             let inked = (0..24 * LINE)
-                .filter(|i| *picture.get_pixel(left + i % 24, top + 112 + i / 24) == INK)
+                .filter(|i| picture.get_pixel(left + i % 24, top + 112 + i / 24).0[0] < 128)
                 .count();
             assert!((20..150).contains(&inked), "{inked}");
         }
@@ -120,11 +86,11 @@ mod tests {
 
     #[test]
     fn long_and_strange_captions_stay_below_their_image() {
-        let picture = draw(&[
+        let tiles = [
             tile(112, 0, &"w".repeat(1000)),
             tile(112, 0, "\u{4e2d}\u{0}ä"),
-        ])
-        .unwrap();
+        ];
+        let picture = draw(&tiles, &mut Writer::new()).unwrap();
         // The margin between the two columns stays clean.
         let between = MARGIN + 112..MARGIN + 112 + MARGIN;
         for (x, y) in between.flat_map(|x| (0..picture.height()).map(move |y| (x, y))) {
@@ -135,7 +101,7 @@ mod tests {
     #[test]
     fn too_large_pictures_are_refused() {
         let tiles: Vec<Tile> = (0..100).map(|_| tile(2000, 0, "")).collect();
-        assert!(draw(&tiles).is_none());
-        assert!(draw(&[]).is_some());
+        assert!(draw(&tiles, &mut Writer::new()).is_none());
+        assert!(draw(&[], &mut Writer::new()).is_some());
     }
 }

@@ -1,6 +1,7 @@
 //! `trainer preview`: a picture of the first training batch, as the model sees it.
 
 mod grid;
+mod writing;
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use crate::data::input;
 use crate::error::TrainError;
 use crate::train::misfit;
 use grid::Tile;
+use writing::Writer;
 
 /// Contents of a preview.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,15 @@ pub struct PreviewOptions {
     pub images: usize,
     /// Epoch of the batch, from 1.
     pub epoch: usize,
+}
+
+/// A drawn batch.
+#[derive(Debug)]
+pub struct Preview {
+    /// The images with their class names.
+    pub picture: RgbImage,
+    /// Characters of class names that no font of this machine has; boxes stand for them.
+    pub missing: String,
 }
 
 /// Error of a preview.
@@ -54,14 +65,19 @@ pub enum PreviewError {
 ///
 /// # Errors
 /// Fails if the data cannot be read or the picture gets too large.
-pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<RgbImage, PreviewError> {
+pub fn draw(loaded: &Loaded, options: PreviewOptions) -> Result<Preview, PreviewError> {
     let (batch, dataset) =
         first_batch(loaded, options.epoch).map_err(|error| misfit::locate(loaded, error))?;
     let tiles = tiles(&batch, dataset.as_ref(), options.images);
-    grid::draw(&tiles).ok_or(PreviewError::TooLarge {
+    let mut writer = Writer::new();
+    let picture = grid::draw(&tiles, &mut writer).ok_or(PreviewError::TooLarge {
         images: tiles.len(),
         width: batch.shape.width,
         height: batch.shape.height,
+    })?;
+    Ok(Preview {
+        picture,
+        missing: writer.missing(),
     })
 }
 
@@ -224,7 +240,7 @@ mod tests {
                 images: 12,
                 epoch: 1,
             };
-            let picture = draw(&loaded, options).unwrap();
+            let Preview { picture, .. } = draw(&loaded, options).unwrap();
             picture.pixels().copied().collect()
         };
         let (red, blue) = (image::Rgb([255, 0, 0]), image::Rgb([0, 0, 255]));
