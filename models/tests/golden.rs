@@ -89,6 +89,21 @@ fn a_pickled_state_dict_gives_the_same_weights() {
     }
 }
 
+/// torchvision names the parts of a ConvNeXt otherwise and has scales of shape \[channels, 1, 1\].
+#[test]
+fn a_convnext_of_torchvision_gives_the_same_weights() {
+    let case = Case::open(&committed().join("convnext.safetensors"));
+    let config = models::ConvNextConfig::new([1, 1, 2, 1], [4, 6, 8, 10], 5).with_patch(2);
+    let model = config.init(&Device::flex()).unwrap();
+    let (own, keys) = (model.key_map(), weights::KeyMap::torchvision_convnext());
+    let model = weights::load(model, committed().join("convnext_torchvision.pt"), &keys).unwrap();
+    let loaded = values(weights::state_dict(&model, &own).unwrap());
+    assert!(loaded.len() > 30);
+    for (key, found) in loaded {
+        assert_eq!(found, case.tensor(&format!("param/{key}")), "{key}");
+    }
+}
+
 /// Repeats the golden file's computation with the model that `build` creates.
 fn check<M>(case: &Case, build: impl Fn(&Device) -> M) -> Table
 where

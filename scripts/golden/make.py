@@ -210,6 +210,12 @@ def make(name, folder):
     return size, state
 
 
+def of_torchvision(state):
+    """The state dict of a ConvNeXt as torchvision has it."""
+    shape = lambda key: (-1, 1, 1) if key.endswith(".gamma") else state[key].shape
+    return {convnext.torchvision_key(key): state[key].reshape(shape(key)) for key in state}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--no-check", action="store_true", help="don't compare with other libraries")
@@ -234,6 +240,8 @@ def main():
             momentum = {0: {"momentum_buffer": state["fc.bias"]}}
             checkpoint = {"epoch": 3, "state_dict": wrapped, "optimizer": {"state": momentum}}
             torch.save(checkpoint, folder / "csc_cnn_checkpoint.pt")
+        if name == "convnext":
+            torch.save(of_torchvision(state), folder / "convnext_torchvision.pt")
     assert total <= MAX_TOTAL, f"{total} bytes are more than {MAX_TOTAL}"
     print(f"{total} bytes together")
 

@@ -26,6 +26,7 @@ pub const EMBEDDED: &[Embedded] = &[
     embedded!("csc-mnist-deepspeed.toml"),
     embedded!("csc-mnist.toml"),
     embedded!("digits.toml"),
+    embedded!("fine-tune.toml"),
     embedded!("language.toml"),
     embedded!("mnist-adadelta.toml"),
     embedded!("mnist-cnn.toml"),

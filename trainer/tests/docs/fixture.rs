@@ -4,6 +4,7 @@ use std::path::Path;
 
 use datasets::{Dataset, Digits, Split};
 use image::GrayImage;
+use models::weights::PyTorchKeys;
 
 /// Classes of the images in `photos/`.
 const CLASSES: [(u32, &str); 3] = [(3, "three"), (5, "five"), (8, "eight")];
@@ -15,6 +16,14 @@ pub fn make(folder: &Path) {
     std::fs::copy(photo, folder.join("photo.png")).unwrap();
     mnist(&folder.join("data/mnist"));
     cifar_100(&folder.join("data/cifar-100"));
+}
+
+/// Makes `resnet18.safetensors`, with the names and shapes of torchvision's.
+pub fn weights(folder: &Path) {
+    let model = models::ResNetConfig::resnet18(1000);
+    let model = model.init(&burn::tensor::Device::flex()).unwrap();
+    let keys = model.key_map();
+    models::weights::save(&model, folder.join("resnet18.safetensors"), &keys).unwrap();
 }
 
 /// Labels and pixels of generated digits.

@@ -45,6 +45,8 @@ const BUILD: &[&str] = &["cargo", "git", "apt-get", "sudo", "just", "rustup"];
 const SHOWN: &[&str] = &["text", "json", "yaml", "python", "dockerfile", "ini"];
 /// The page that trains on the images in `photos/`.
 const OWN_IMAGES: &str = "docs/getting-started.md";
+/// The page that starts from weights of ResNet-18.
+const FINE_TUNE: &str = "docs/tutorials/fine-tune.md";
 
 #[test]
 fn every_fence_runs_or_says_why_not() {
@@ -148,6 +150,9 @@ fn run(page: &Page) -> Result<(), String> {
     // Pages say ../burn-dist for a checkout.
     symlink(root(), work.path().join("burn-dist")).unwrap();
     fixture::make(&folder);
+    if page.name == FINE_TUNE {
+        fixture::weights(&folder);
+    }
     symlink(root().join("scripts/small-trainer.sh"), bin.join("trainer")).unwrap();
     let script = work.path().join("page.sh");
     fs::write(&script, script_of(page, &folder)).unwrap();
