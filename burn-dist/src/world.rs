@@ -246,9 +246,20 @@ impl World {
         self.rank == 0 && self.size > 1 && !elsewhere
     }
 
-    /// The launcher of this process and how it was recognised, in a few words.
+    /// The launcher of this process for people, such as `Slurm step 4711.0`.
+    ///
+    /// [`describe`](Self::describe) also says how it was recognised.
     pub fn launched_by(&self) -> String {
-        format!("{} ({})", self.launch, self.reason)
+        match self.launch {
+            Launch::Single => "none".to_owned(),
+            Launch::Local => "built-in".to_owned(),
+            Launch::Slurm => self.reason.clone(),
+            Launch::Torchrun => "torchrun or its variables".to_owned(),
+            Launch::Mpi => match self.reason.split_once("; ") {
+                Some((library, _)) => format!("MPI ({library})"),
+                None => "MPI".to_owned(),
+            },
+        }
     }
 
     /// The decision and its reason in one line.
@@ -297,6 +308,25 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn launchers_have_their_usual_names() {
+        let by = |launch, reason: &str| {
+            let world = World {
+                launch,
+                reason: reason.to_owned(),
+                ..World::single()
+            };
+            world.launched_by()
+        };
+        let guessed = "node from RANK and LOCAL_WORLD_SIZE";
+        assert_eq!(by(Launch::Local, guessed), "built-in");
+        assert_eq!(by(Launch::Torchrun, guessed), "torchrun or its variables");
+        assert_eq!(by(Launch::Slurm, "Slurm step 7.0"), "Slurm step 7.0");
+        let library = "Open MPI v5.0.7; PMIX_RANK is set by mpirun";
+        assert_eq!(by(Launch::Mpi, library), "MPI (Open MPI v5.0.7)");
+        assert_eq!(by(Launch::Mpi, "PMI_RANK is set by mpiexec"), "MPI");
+    }
 
     #[test]
     fn addresses_may_stand_in_brackets() {

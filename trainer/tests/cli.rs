@@ -478,7 +478,7 @@ fn ranks_are_started_in_spite_of_what_a_launcher_left_behind() {
         finished.assert_code(0).assert_stderr(&[named]);
         let is_warned = finished.stderr.contains("warning");
         assert_eq!(is_warned, !named.is_empty(), "{}", finished.stderr);
-        let told = "2 ranks on 1 node, started by local";
+        let told = "2 ranks on 1 node, launcher built-in, transport shared memory;";
         assert!(finished.stdout.contains(told), "{}", finished.stdout);
     }
 }

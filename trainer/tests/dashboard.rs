@@ -109,12 +109,12 @@ fn ctrl_c_gives_the_terminal_back_as_it_was() {
         };
         let shown = run.read(|seen| seen.len() > pictures);
         assert!(position(&shown, ENTER).is_some());
-        run.press(b"zqzqzq");
+        run.press(b"zxzxzx");
         let more = run.read(|seen| seen.len() > 10_000);
         run.press(b"\x03");
         let all = [shown, more, run.read(|_| false)].concat();
         let text = String::from_utf8_lossy(&all);
-        assert!(!text.contains("zq"), "{text}");
+        assert!(!text.contains("zx"), "{text}");
         let end = position(&all, LEAVE).unwrap_or_else(|| panic!("{text}"));
         let end = String::from_utf8_lossy(&all[end + LEAVE.len()..]);
         let lines = end.strip_prefix("\x1b[?25h");
@@ -127,6 +127,7 @@ fn ctrl_c_gives_the_terminal_back_as_it_was() {
             .split_once("\r\nstopped by SIGINT\r\n")
             .unwrap_or_else(|| panic!("{lines:?}"));
         assert!(modes.contains(" echo "), "{modes}");
+        assert!(modes.contains(" icanon "), "{modes}");
     }
 }
 

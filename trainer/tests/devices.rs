@@ -10,7 +10,7 @@ use common::Trial;
 fn a_run_says_what_it_computes_on_and_why() {
     let finished = Trial::tiny(&[], &["train.device=cpu"]).run();
     finished.assert_code(0);
-    let line = "computes on Flex(Cpu): the CPU, as requested";
+    let line = "\ndevice CPU (as requested); precision f32; kernels ";
     assert!(finished.stdout.contains(line), "{}", finished.stdout);
 }
 

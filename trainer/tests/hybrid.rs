@@ -33,7 +33,7 @@ fn sets_of_two_ranks_train_like_plain_data_parallelism() {
     for strategy in ["zero-1", "zero-3"] {
         let strategy = format!("parallel.strategy={strategy}");
         let own = train(&[&strategy, "parallel.shard_within=2"]);
-        let told = "shards over 2 ranks (shm), 2 replicas (shm)";
+        let told = "shards over 2 ranks (shared memory), 2 replicas (shared memory)";
         assert!(own.stdout.contains(told), "{}", own.stdout);
         assert_alike(&own, &expected);
     }
@@ -99,7 +99,7 @@ fn nodes_hold_copies_of_each_other() {
         let told = [
             "4 ranks on 2 nodes",
             transport,
-            "zero-3 shards over 2 ranks (shm), 2 replicas (tcp)",
+            "zero-3 shards over 2 ranks (shared memory), 2 replicas (TCP)",
         ];
         for part in told {
             assert!(own[0].stdout.contains(part), "{}", own[0].stdout);

@@ -52,7 +52,8 @@ fn a_run_writes_its_numbers_and_its_configuration() {
         "train loss",
         "test accuracy",
         "images/s",
-        "nodes 1, devices per node 1, world size 1",
+        "1 rank, 0.0",
+        "device-hours",
     ] {
         assert!(finished.stdout.contains(expected), "{}", finished.stdout);
     }
@@ -103,7 +104,7 @@ fn losses_and_evaluations_do_not_depend_on_the_number_of_ranks() {
         assert_eq!(b.len(), 1);
         assert_eq!(b[0]["samples"], 101, "with {nproc} ranks");
         assert_eq!(a[0]["accuracy"], b[0]["accuracy"]);
-        let words = format!("devices per node {nproc}, world size {nproc}");
+        let words = format!("images/s, {nproc} ranks on 1 node, 0.0");
         assert!(together.stdout.contains(&words), "{}", together.stdout);
     }
 }

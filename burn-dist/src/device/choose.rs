@@ -24,12 +24,13 @@ pub(super) fn choose(
 ) -> Result<(Pick, String), DeviceError> {
     let take = |name: &str, count: usize| {
         let index = local_rank % count.max(1);
-        let words = format!("{name} device {index} of {count} for local rank {local_rank}");
+        let words = format!("{name} device {index} of {count}");
         (index, words)
     };
     let asked = "as requested";
+    let not_taken = |name: &str, found: &Availability| format!("{name}: {}", words_of(found));
     match wanted {
-        DeviceChoice::Cpu => Ok((Pick::Cpu, format!("the CPU, {asked}"))),
+        DeviceChoice::Cpu => Ok((Pick::Cpu, asked.to_owned())),
         DeviceChoice::Cuda => match cuda() {
             Availability::Gpus(count) if count > 0 => {
                 let (index, words) = take("CUDA", count);
@@ -44,7 +45,7 @@ pub(super) fn choose(
             }
             Availability::Software => Ok((
                 Pick::WgpuSoftware,
-                format!("wgpu in software, {asked}: wgpu finds no GPU on this machine"),
+                format!("wgpu in software, {asked}; wgpu finds no GPU on this machine"),
             )),
             other => Err(refuse(wanted, other)),
         },
@@ -52,20 +53,16 @@ pub(super) fn choose(
             let cuda = cuda();
             if let Availability::Gpus(count @ 1..) = cuda {
                 let (index, words) = take("CUDA", count);
-                return Ok((Pick::Cuda(index), format!("{words}, the best available")));
+                return Ok((Pick::Cuda(index), words));
             }
             let wgpu = wgpu();
             if let Availability::Gpus(count @ 1..) = wgpu {
                 let (index, words) = take("wgpu", count);
-                let reason = format!("{words}, the best available (cuda: {})", words_of(&cuda));
+                let reason = format!("{words}; {}", not_taken("cuda", &cuda));
                 return Ok((Pick::Wgpu(index), reason));
             }
-            let reason = format!(
-                "the CPU, the best available (cuda: {}; wgpu: {})",
-                words_of(&cuda),
-                words_of(&wgpu)
-            );
-            Ok((Pick::Cpu, reason))
+            let [cuda, wgpu] = [not_taken("cuda", &cuda), not_taken("wgpu", &wgpu)];
+            Ok((Pick::Cpu, format!("no GPU; {cuda}; {wgpu}")))
         }
     }
 }
@@ -110,10 +107,7 @@ mod tests {
         assert_eq!(pick(none(), Availability::Gpus(1)).0, Pick::Wgpu(0));
         let (picked, reason) = pick(none(), Availability::Software);
         assert_eq!(picked, Pick::Cpu);
-        assert_eq!(
-            reason,
-            "the CPU, the best available (cuda: no driver; wgpu: only software)"
-        );
+        assert_eq!(reason, "no GPU; cuda: no driver; wgpu: only software");
         assert_eq!(
             pick(Availability::NotBuilt, Availability::NotBuilt).0,
             Pick::Cpu
@@ -130,10 +124,7 @@ mod tests {
         assert_eq!(pick(3, 4).0, Pick::Cuda(3));
         let (picked, reason) = pick(3, 2);
         assert_eq!(picked, Pick::Cuda(1));
-        assert!(
-            reason.starts_with("CUDA device 1 of 2 for local rank 3"),
-            "{reason}"
-        );
+        assert!(reason.starts_with("CUDA device 1 of 2"), "{reason}");
         assert_eq!(pick(3, 1).0, Pick::Cuda(0));
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -168,6 +168,11 @@ impl Poison {
         if let Some(store) = &self.store {
             self.leash.get_or_init(|| Leash::new(store.faults(), abort));
         }
+    }
+
+    /// The store of the run. `None` for a single rank.
+    pub fn store(&self) -> Option<Weak<Store>> {
+        self.store.as_ref().map(Arc::downgrade)
     }
 
     /// See [`ProcessGroup::keep_flight_recorder_in`](super::ProcessGroup::keep_flight_recorder_in).

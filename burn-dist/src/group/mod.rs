@@ -15,6 +15,7 @@ mod program;
 mod queue;
 mod recorder;
 mod split;
+mod states;
 mod threads;
 
 use std::num::NonZeroUsize;
@@ -26,6 +27,7 @@ use std::time::Duration;
 pub use busy::Busy;
 pub use handle::Handle;
 pub(crate) use patience::Patience;
+pub use states::{RankState, RankStates};
 
 use crate::backend::mpi;
 use crate::buffer::Buffer;
@@ -281,6 +283,11 @@ impl ProcessGroup {
     /// the other between them; `"none"` is a group of one.
     pub fn transport(&self) -> &'static str {
         self.queue.place.transport
+    }
+
+    /// Asks the other ranks how far they are, for displays. Not a collective call.
+    pub fn rank_states(&self) -> RankStates {
+        RankStates::new(self.queue.poison.store(), self.queue.members.clone())
     }
 
     /// Allocates the memory that collectives are fastest on, zeroed. All ranks call it.

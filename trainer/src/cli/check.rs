@@ -71,10 +71,7 @@ pub fn say_resolved(
     say(&config.to_toml()?);
     let batching = loaded.batching(size)?;
     say(&format!("# world size {size}"));
-    say(&format!(
-        "# global batch {} = {} × {} accumulated × {size}",
-        batching.global, batching.micro, batching.accumulate
-    ));
+    say(&format!("# global batch {}", batching.words()));
     if data::needs_download(&config.data) {
         say(
             "# the data would be downloaded first; parameters, memory and steps are unknown until \

@@ -26,6 +26,22 @@ impl Batching {
         self.global / (self.micro * self.accumulate).max(1)
     }
 
+    /// The sizes for people: `96 = 24 × 2 accumulation steps × 2 ranks`, without factors of 1.
+    pub fn words(&self) -> String {
+        let factors = [
+            (self.accumulate, "accumulation steps"),
+            (self.ranks(), "ranks"),
+        ];
+        let factors = factors.into_iter().filter(|(number, _)| *number > 1);
+        let factors: Vec<String> = factors
+            .map(|(number, name)| format!(" × {number} {name}"))
+            .collect();
+        match factors.is_empty() {
+            true => self.global.to_string(),
+            false => format!("{} = {}{}", self.global, self.micro, factors.concat()),
+        }
+    }
+
     /// The batch sizes for `world` ranks.
     pub fn resolve(train: &TrainConfig, world: usize) -> Result<Self, Fault> {
         for (key, value) in [
@@ -120,6 +136,22 @@ fn divide(global: usize, parts: usize, what: &str) -> Result<usize, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_factors_that_matter_are_named() {
+        let words = |global, micro, accumulate| {
+            let batching = Batching {
+                global,
+                micro,
+                accumulate,
+            };
+            batching.words()
+        };
+        assert_eq!(words(96, 96, 1), "96");
+        assert_eq!(words(96, 48, 2), "96 = 48 × 2 accumulation steps");
+        assert_eq!(words(96, 48, 1), "96 = 48 × 2 ranks");
+        assert_eq!(words(96, 24, 2), "96 = 24 × 2 accumulation steps × 2 ranks");
+    }
 
     fn resolve(
         sizes: (Option<usize>, Option<usize>, Option<usize>),

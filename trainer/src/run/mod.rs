@@ -5,6 +5,7 @@ pub mod console;
 pub(crate) mod dashboard;
 pub mod dir;
 pub mod environment;
+pub(crate) mod eta;
 pub mod evaluation;
 pub mod gallery;
 pub(crate) mod group;

@@ -50,6 +50,22 @@ impl Watch {
         self.over(config)
     }
 
+    /// The least number of further evaluations after which the run may end early. `None` if none of
+    /// them may end it.
+    pub fn earliest(&self, config: &EarlyStoppingConfig) -> Option<u64> {
+        let counts = self.rule.as_ref() == Some(&rule(config));
+        let (wanted, so_far) = match config.target_accuracy {
+            Some(_) => (config.patience.unwrap_or(1), self.reached),
+            // The first evaluation cannot be worse than one before.
+            None => {
+                let first = u64::from(!counts || self.best.is_none());
+                (config.patience? + first, self.stale)
+            }
+        };
+        let so_far = if counts { so_far } else { 0 };
+        Some(wanted.saturating_sub(so_far).max(1))
+    }
+
     fn compare(&mut self, config: &EarlyStoppingConfig, value: f64, better: Better) {
         let is_better = |best| better.is_better(value, best, config.min_delta);
         if self.best.is_none_or(is_better) {
@@ -161,6 +177,27 @@ mod tests {
         }
         config.min_delta = 0.2;
         assert_eq!(ends(&config, &[0.5, 0.6, 0.65]), Some(3));
+    }
+
+    #[test]
+    fn the_earliest_end_follows_the_counts() {
+        let config = EarlyStoppingConfig {
+            patience: Some(3),
+            ..EarlyStoppingConfig::default()
+        };
+        let mut watch = Watch::default();
+        assert_eq!(watch.earliest(&config), Some(4));
+        let measures = measures();
+        for accuracy in [0.9, 0.8, 0.8] {
+            watch.see(&config, &measures, &evaluation(accuracy));
+        }
+        assert_eq!(watch.earliest(&config), Some(1));
+        assert_eq!(watch.earliest(&EarlyStoppingConfig::default()), None);
+        let target = EarlyStoppingConfig {
+            target_accuracy: Some(0.5),
+            ..EarlyStoppingConfig::default()
+        };
+        assert_eq!(watch.earliest(&target), Some(1));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod callback;
 pub(crate) mod changes;
 pub(crate) mod checkpointing;
 pub(crate) mod context;
+mod course;
 pub mod early_stopping;
 pub(crate) mod flat_loss;
 pub(crate) mod freeze;
@@ -38,6 +39,7 @@ use crate::error::TrainError;
 use crate::eval::evaluate::{Evaluated, Evaluator, within_range};
 use crate::eval::file;
 use crate::run::console::Console;
+use crate::run::eta::StepDone;
 use crate::run::gallery::Gallery;
 use crate::run::lock::RunLock;
 use crate::run::metrics::{EvalLine, Metric, RanksLine, TrainLine};
@@ -71,6 +73,8 @@ struct Training<'s, T: Task> {
     own_requests: Requests,
     /// Whether the next evaluation comes before the next step.
     owes_evaluation: bool,
+    /// Steps of the current epoch in this process, and their time.
+    own_part: (u64, Duration),
     begin: Instant,
     /// Progress when this process began.
     before: Progress,
@@ -174,6 +178,7 @@ impl<T: Task> Training<'_, T> {
             progress.epoch_loss = 0.0;
             progress.epoch_losses = Some(0);
             progress.epoch_weight = None;
+            self.own_part = (0, Duration::ZERO);
         }
         self.owes_evaluation = !progress.evaluated && progress.steps_of_epoch > 0;
         progress.evaluated = false;
@@ -220,21 +225,22 @@ impl<T: Task> Training<'_, T> {
         let begin = Instant::now();
         let first_step = self.progress.steps;
         let requests = self.steps_of_epoch(begin)?;
-        let time = begin.elapsed();
         // A process that only does an outstanding evaluation has no steps to report.
         if self.progress.steps > first_step {
+            self.own_part.0 += self.progress.steps - first_step;
+            self.own_part.1 += begin.elapsed();
             self.share_work()?;
         }
         if requests.pause {
             return Ok(Some(self.paused()));
         }
+        self.console.start_evaluation();
         // The run evaluates after the resume if it has no time now.
         let Some(evaluation) = self.evaluate_epoch()? else {
             return Ok(Some(self.paused()));
         };
-        let units = self.units(self.progress.steps - first_step);
         self.console.evaluation(&evaluation);
-        self.tell_epoch(&evaluation, time, units);
+        self.tell_epoch(&evaluation);
         self.end_epoch(evaluation, requests)
     }
 
@@ -369,7 +375,7 @@ impl<T: Task> Training<'_, T> {
         }
     }
 
-    fn tell_epoch(&mut self, evaluation: &Evaluation, time: Duration, units: f64) {
+    fn tell_epoch(&mut self, evaluation: &Evaluation) {
         let in_epoch = self.recorder.skipped_in_epoch();
         let skipped = match in_epoch {
             Skipped { skipped: 0, .. } => String::new(),
@@ -392,16 +398,22 @@ impl<T: Task> Training<'_, T> {
                 self.progress.steps_of_epoch, self.steps_per_epoch
             ),
         };
+        let (time, rate) = match self.own_part {
+            // This process has only evaluated.
+            (0, _) => Default::default(),
+            (steps, time) => {
+                let rate = self.units(steps) / time.as_secs_f64();
+                let rate = format!(", {rate:.0} {}/s", T::WORDS.units);
+                (format!("{}, ", duration(time)), rate)
+            }
+        };
         let line = format!(
-            "epoch {}/{}{within}: {}, train loss {}, {set} loss {:.4}{}, {:.0} {}/s{skipped}",
+            "epoch {}/{}{within}: {time}train loss {}, {set} loss {:.4}{}{rate}{skipped}",
             self.progress.epoch,
-            self.epochs(),
-            duration(time),
+            self.course().last_epoch(),
             loss.map_or("none".to_owned(), |loss| format!("{loss:.4}")),
             evaluation.loss,
             shown.unwrap_or_default(),
-            units / time.as_secs_f64(),
-            T::WORDS.units,
         );
         self.console.line(&line);
         if in_epoch.is_most() {
@@ -422,11 +434,12 @@ impl<T: Task> Training<'_, T> {
     /// Whether this evaluation is the best so far and the configuration keeps the best checkpoint.
     fn is_best(&mut self, evaluation: &Evaluation) -> bool {
         let config = &self.context.config.checkpoint;
+        let name = config.monitor.as_deref().unwrap_or("loss");
+        let (value, better) = watched(name, self.task.measures(), evaluation);
+        self.progress.see(name, better, evaluation);
         if !config.best || self.checkpoints.is_none() {
             return false;
         }
-        let name = config.monitor.as_deref().unwrap_or("loss");
-        let (value, better) = watched(name, self.task.measures(), evaluation);
         let before = self.progress.best_by.replace(name.to_owned());
         // An accuracy cannot be compared with a loss.
         let is_same = before.is_none_or(|before| before == name);
@@ -446,8 +459,9 @@ impl<T: Task> Training<'_, T> {
         let losses = self.progress.epoch_losses.unwrap_or(done_before);
         let (loss, weight) = (self.progress.epoch_loss, self.progress.epoch_weight);
         self.recorder.start_epoch(losses, loss, weight);
+        let course = self.course();
         self.console
-            .start_epoch(epoch, self.epochs(), self.steps_per_epoch, done_before);
+            .start_epoch(epoch, course.last_epoch(), course.epoch_left(), done_before);
         // Tasks count epochs from 0.
         let epoch = epoch as usize - 1;
         let mut batches = self.task.train_batches(epoch, done_before as usize);
@@ -456,8 +470,13 @@ impl<T: Task> Training<'_, T> {
             self.step(&mut batches, || seconds + begin.elapsed().as_secs_f64())?;
             let units = self.units(self.progress.steps - first_step);
             let rate = units / begin.elapsed().as_secs_f64();
-            self.console
-                .step(self.progress.steps_of_epoch, self.steps_per_epoch, rate);
+            self.console.step(&StepDone {
+                step: self.progress.steps,
+                step_of_epoch: self.progress.steps_of_epoch,
+                rate,
+                share_of_peak: self.recorder.share_of_peak(rate),
+                ahead: self.ahead(),
+            });
             requests = self.recorder.take_requests();
             if requests.pause || requests.stop {
                 break;
@@ -490,7 +509,7 @@ impl<T: Task> Training<'_, T> {
 
     /// Handles the numbers of a step.
     fn step_is_known(&mut self, line: TrainLine) -> Result<(), TrainError> {
-        self.console.loss(line.step, line.loss);
+        self.console.step_is_known(&line);
         if let Some(warning) = self.flat_loss.see(line.loss) {
             self.console.line(&warning);
         }
@@ -580,14 +599,16 @@ impl<T: Task> Training<'_, T> {
             .iter()
             .map(|work| serde_json::from_slice(work).unwrap_or_default())
             .collect();
-        self.recorder.write(&Metric::Ranks(RanksLine {
+        let line = RanksLine {
             epoch: self.progress.epoch,
             step: self.progress.steps,
             compute: all.iter().map(|work| work.compute).collect(),
             wait: all.iter().map(|work| work.wait).collect(),
             memory_mib: all.iter().map(|work| work.memory_mib).collect(),
             device_mib: all.iter().filter_map(|work| work.device_mib).collect(),
-        }))
+        };
+        self.console.ranks(&line);
+        self.recorder.write(&Metric::Ranks(line))
     }
 
     /// Images, tokens or other units of `steps` steps over all ranks.

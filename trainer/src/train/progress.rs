@@ -3,6 +3,7 @@
 use burn_dist::checkpoint::Manifest;
 use serde::{Deserialize, Serialize};
 
+use crate::config::metric::Better;
 use crate::config::{Batching, Config, Seen};
 use crate::error::TrainError;
 use crate::run::same_config::NOT_SET;
@@ -165,6 +166,19 @@ fn differing<const N: usize>(properties: [(&str, &str, String, String); N]) -> O
 /// in a row.
 const MOST_BESTS: usize = 32;
 
+/// The best evaluation of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// The metric that decides: `loss` or one of the task's.
+    pub by: String,
+    /// Its epoch, from 1.
+    pub epoch: u64,
+    /// Steps before it.
+    pub step: u64,
+    /// All its metrics.
+    pub evaluation: Evaluation,
+}
+
 /// Progress of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
@@ -203,6 +217,10 @@ pub struct Progress {
     /// The metric that decides the best. Missing in checkpoints of earlier versions.
     #[serde(default)]
     pub best_by: Option<String>,
+    /// All metrics of the best evaluation so far, also in a run that keeps no best checkpoint.
+    /// Missing in checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best_evaluation: Option<Best>,
     /// State of early stopping.
     pub watch: Watch,
     /// State of a schedule that follows the evaluations.
@@ -228,6 +246,7 @@ impl Progress {
             best: None,
             earlier_bests: Vec::new(),
             best_by: None,
+            best_evaluation: None,
             watch: Watch::default(),
             seen: Seen::default(),
         }
@@ -240,6 +259,7 @@ impl Progress {
         self.best = start.best;
         self.earlier_bests = start.earlier_bests;
         self.best_by = start.best_by;
+        self.best_evaluation = start.best_evaluation;
         self.watch = start.watch;
     }
 
@@ -247,6 +267,26 @@ impl Progress {
     pub fn leave_epoch(&mut self) {
         self.evaluated = true;
         self.steps_of_epoch = u64::MAX;
+    }
+
+    /// Notes the evaluation after the last step, if its metric `by` is the best so far.
+    pub fn see(&mut self, by: &str, better: Better, evaluation: &Evaluation) {
+        let value = evaluation.metric(by).filter(|value| value.is_finite());
+        let best = self.best_evaluation.as_ref().filter(|best| best.by == by);
+        // Checkpoints of earlier versions know the value of the best, but not its other metrics.
+        let is_same = self.best_by.as_deref() == Some(by);
+        let earlier = self.best.filter(|_| is_same).map(|(_, value)| value);
+        let before = best.and_then(|best| best.evaluation.metric(by)).or(earlier);
+        let is_better =
+            |value: f64| before.is_none_or(|before| better.is_better(value, before, 0.0));
+        if value.is_some_and(is_better) {
+            self.best_evaluation = Some(Best {
+                by: by.to_owned(),
+                epoch: self.epoch,
+                step: self.steps,
+                evaluation: evaluation.clone(),
+            });
+        }
     }
 
     /// Marks the evaluation after the last step as the best.
@@ -466,6 +506,33 @@ mod tests {
         }
         let steps: Vec<u64> = progress.best_steps().collect();
         assert_eq!(steps, (68..=100).rev().collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn the_best_evaluation_is_kept_with_its_epoch() {
+        let mut progress = Progress::start();
+        let best = |progress: &Progress| {
+            let best = progress.best_evaluation.as_ref();
+            best.map(|best| (best.epoch, best.step))
+        };
+        for (epoch, accuracy) in [(1, 0.5), (2, 0.7), (3, 0.7), (4, f64::NAN), (5, 0.6)] {
+            (progress.epoch, progress.steps) = (epoch, 10 * epoch);
+            let evaluation = Evaluation::new(accuracy, 1, [("accuracy", accuracy)]);
+            progress.see("accuracy", Better::Higher, &evaluation);
+        }
+        assert_eq!(best(&progress), Some((2, 20)));
+        // Another metric starts anew.
+        progress.see("loss", Better::Lower, &Evaluation::new(3.0, 1, []));
+        assert_eq!(best(&progress), Some((5, 50)));
+        // A checkpoint of an earlier version has a better one.
+        let mut old = Progress {
+            best: Some((7, 0.9)),
+            best_by: Some("accuracy".to_owned()),
+            ..Progress::start()
+        };
+        let worse = Evaluation::new(0.1, 1, [("accuracy", 0.8)]);
+        old.see("accuracy", Better::Higher, &worse);
+        assert_eq!(best(&old), None);
     }
 
     #[test]

@@ -351,6 +351,14 @@ impl Recorder {
         Ok(Some(line))
     }
 
+    /// Fraction of the devices' peak at a rate in units per second (MFU), if known.
+    pub fn share_of_peak(&self, rate: f64) -> Option<f64> {
+        let flops = self.work.flops_per_unit.map(|flops| flops * rate);
+        flops
+            .zip(self.work.peak_flops)
+            .map(|(flops, peak)| flops / peak)
+    }
+
     fn line(&self, step: &Step, loss: f64, ended: Instant) -> TrainLine {
         let (unit, units_of_step) = self.units;
         let units = self.window.steps as f64 * units_of_step;
@@ -370,9 +378,7 @@ impl Recorder {
             time: self.window.times.mean(self.window.steps),
             memory_mib: due.then(memory::resident_mib).flatten(),
             tflops: flops.map(|flops| flops / 1e12),
-            share_of_peak: flops
-                .zip(self.work.peak_flops)
-                .map(|(flops, peak)| flops / peak),
+            share_of_peak: self.share_of_peak(per_second),
             gradient_norm: step.gradient_norm,
             gradient_norms: step.gradient_norms.clone().filter(|_| due),
             loss_scale: step.loss_scale,

@@ -50,11 +50,11 @@ const SWA_STATISTICS: &str = "warning: [swa] averages parameters, but batch norm
                               running statistics of the last parameters. Compare the result with a \
                               run without swa.start";
 
-/// Trains `model`, which is on an autodiff device.
+/// Trains `model`, which is on an autodiff device and has this name.
 pub(crate) fn train<T: Task>(
     context: &TrainContext<'_>,
     task: T,
-    model: T::Model,
+    (model_name, model): (&str, T::Model),
     callbacks: Vec<Box<dyn Callback>>,
 ) -> Result<Summary, TrainError> {
     let (config, start) = (context.config, &context.start);
@@ -159,7 +159,8 @@ pub(crate) fn train<T: Task>(
             work,
         )
         .guarded_by(lock.clone()),
-        console: Console::new(main, T::WORDS.units, task.measures().first().cloned(), set),
+        console: Console::new(main, T::WORDS.units, task.measures().first().cloned(), set)
+            .measuring_memory_of(&context.device.device),
         task,
         schedule,
         callbacks,
@@ -168,6 +169,7 @@ pub(crate) fn train<T: Task>(
         checkpoints,
         own_requests: Requests::default(),
         owes_evaluation: false,
+        own_part: (0, Duration::ZERO),
         begin: Instant::now(),
         before: progress.clone(),
         flat_loss: FlatLoss::default(),
@@ -178,9 +180,10 @@ pub(crate) fn train<T: Task>(
         lock,
     };
     if context.dashboard {
-        training.console.open_dashboard();
+        let states = context.group.rank_states();
+        training.console.open_dashboard(states);
     }
-    training.introduce(&notes);
+    training.introduce(model_name, &notes);
     if let Some(changed) = changed {
         training.recorder.write(&Metric::Resume(changed))?;
     }

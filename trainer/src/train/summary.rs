@@ -4,15 +4,19 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use burn_dist::checkpoint;
 use burn_dist::device::is_host;
 use burn_dist::parallel::Checksum;
 
 use super::Training;
-use crate::config::Batching;
+use crate::config::DataKind;
+use crate::config::metric::LOSS;
+use crate::config::run_name::CHECKPOINTS;
 use crate::error::TrainError;
 use crate::system::compute::kernels_name;
 use crate::system::output::{complain, duration};
-use crate::task::{Evaluation, Task};
+use crate::task::{Evaluation, Measure, Task};
+use crate::train::progress::Best;
 use crate::{STOPPED_EARLY, report};
 
 /// The way a run ended.
@@ -60,6 +64,10 @@ pub struct Summary {
     pub devices_per_node: usize,
     /// Number of ranks.
     pub world_size: usize,
+    /// Hours of this process's total time, times the devices of all ranks.
+    pub device_hours: f64,
+    /// The best evaluation of the run, if any.
+    pub best: Option<Best>,
     /// The last evaluation, if any.
     pub evaluation: Option<Evaluation>,
     /// Checksum of the parameters, verified to be equal on all ranks.
@@ -89,12 +97,14 @@ impl<T: Task> Training<'_, T> {
         let steps = progress.steps - before.steps;
         let seconds = progress.train_seconds - before.train_seconds;
         let world = self.context.world;
+        let total_time = self.begin.elapsed();
+        let hours = total_time.as_secs_f64() / 3600.0;
         Ok(Summary {
             end,
             saved,
             epochs: progress.epoch,
             steps: progress.steps,
-            total_time: self.begin.elapsed(),
+            total_time,
             units_per_second: match steps {
                 0 => 0.0,
                 _ => self.units(steps) / seconds,
@@ -102,80 +112,95 @@ impl<T: Task> Training<'_, T> {
             nodes: self.context.group.nodes(),
             devices_per_node: world.local_size(),
             world_size: world.size(),
+            device_hours: hours * self.context.sharing.devices as f64,
+            best: progress.best_evaluation.clone(),
             evaluation: progress.evaluation.clone(),
             checksum: self.parallel.verify_replicas()?,
             run_dir: self.run_dir.clone(),
         })
     }
 
-    pub(super) fn introduce(&mut self, notes: &[String]) {
-        let context = self.context;
-        let Batching {
-            global,
-            micro,
-            accumulate,
-        } = context.batching;
-        let (group, items) = (context.group, self.task.items());
-        let size = group.size();
-        self.console.line(&format!(
-            "{}: {} parameters, {} training and {} {} {}",
-            context.name,
+    /// Says what is trained, by which ranks, and on which device; `model` is the model's name.
+    pub(super) fn introduce(&mut self, model: &str, notes: &[String]) {
+        let lines = [
+            self.about_model_and_data(model),
+            self.about_ranks(),
+            self.about_device(),
+        ];
+        let shards = self.about_shards();
+        let folder = self.run_dir.as_deref();
+        let folder = folder.map(|folder| format!("run folder {}", folder.display()));
+        for line in lines.iter().chain(&shards).chain(&folder).chain(notes) {
+            self.console.line(line);
+        }
+    }
+
+    fn about_model_and_data(&self, model: &str) -> String {
+        let (items, data) = (self.task.items(), &self.context.config.data);
+        let folder = match &data.kind {
+            DataKind::ImageFolder(folder) => folder.dir.as_deref(),
+            DataKind::MaskFolder(folder) => folder.dir.as_deref(),
+            _ => None,
+        };
+        format!(
+            "model {model}, {} parameters; data {}{}, {} training and {} {} {}; {} steps per epoch",
             self.parallel.num_parameters(),
+            data.kind.name(),
+            folder.map_or_else(String::new, |folder| format!(" {}", folder.display())),
             items.train,
             items.eval,
             self.set(),
             T::WORDS.items,
-        ));
-        let ranks = match size {
-            1 => "1 rank".to_owned(),
+            self.steps_per_epoch,
+        )
+    }
+
+    fn about_ranks(&self) -> String {
+        let context = self.context;
+        let group = context.group;
+        let how = match group.size() {
+            1 => String::new(),
             _ => format!(
-                "{size} ranks on {}, started by {}, over {}",
-                match group.nodes() {
-                    1 => "1 node".to_owned(),
-                    nodes => format!("{nodes} nodes"),
-                },
+                ", launcher {}, transport {}",
                 context.world.launched_by(),
-                group.transport()
+                transport_words(group.transport())
             ),
         };
-        self.console.line(&format!(
-            "{ranks}, global batch {global} = {micro} × {accumulate} accumulated × {size}, {} \
-             steps per epoch",
-            self.steps_per_epoch
-        ));
-        self.console.line(&format!(
-            "computes on {}: {}{}; kernels: {}, {} per rank",
-            context.device.name,
-            context.device.reason,
-            match context.sharing.ranks {
-                2.. if !is_host(&context.device.device) =>
-                    format!(", shared by {} ranks", context.sharing.ranks),
-                _ => String::new(),
-            },
-            kernels_name(context.config, &context.device.device),
+        let ranks = ranks_and_nodes(group.size(), group.nodes());
+        format!("{ranks}{how}; global batch {}", context.batching.words())
+    }
+
+    fn about_device(&self) -> String {
+        let (config, chosen) = (self.context.config, &self.context.device);
+        let on_host = is_host(&chosen.device);
+        let shared = match self.context.sharing.ranks {
+            ranks @ 2.. if !on_host => format!(", shared by {ranks} ranks"),
+            _ => String::new(),
+        };
+        format!(
+            "device {} ({}{shared}); precision {}; kernels {}; {} per rank",
+            if on_host { "CPU" } else { &chosen.name },
+            chosen.reason,
+            config.train.precision,
+            kernels_name(config, &chosen.device),
             match rayon::current_num_threads() {
                 1 => "1 thread".to_owned(),
                 threads => format!("{threads} threads"),
             },
-        ));
-        if let Some(across) = self.parallel.replica_group() {
-            let within = self.parallel.shard_group();
-            let strategy = self.parallel.options().strategy;
-            self.console.line(&format!(
-                "{strategy} shards over {} ranks ({}), {} replicas ({})",
-                within.size(),
-                within.transport(),
-                across.size(),
-                across.transport(),
-            ));
-        }
-        if let Some(folder) = &self.run_dir {
-            self.console
-                .line(&format!("run folder {}", folder.display()));
-        }
-        for note in notes {
-            self.console.line(note);
-        }
+        )
+    }
+
+    /// How the ranks share shards and replicas, if they do both.
+    fn about_shards(&self) -> Option<String> {
+        let (across, within) = (self.parallel.replica_group()?, self.parallel.shard_group());
+        Some(format!(
+            "{} shards over {} ranks ({}), {} replicas ({})",
+            self.parallel.options().strategy,
+            within.size(),
+            transport_words(within.transport()),
+            across.size(),
+            transport_words(across.transport()),
+        ))
     }
 
     pub(super) fn conclude(&mut self, summary: &Summary) {
@@ -198,16 +223,34 @@ impl<T: Task> Training<'_, T> {
             1 => format!("parameters have the checksum {checksum}"),
             _ => format!("parameters are the same on all ranks, checksum {checksum}"),
         });
-        self.console.line(&format!(
-            "total time {}, throughput {:.0} {}/s, nodes {}, devices per node {}, world size \
-             {}",
-            duration(summary.total_time),
-            summary.units_per_second,
-            T::WORDS.units,
-            summary.nodes,
-            summary.devices_per_node,
-            summary.world_size,
-        ));
+        let best = summary.best.as_ref();
+        let lines = [
+            best.map(|best| best_in_words(best, self.task.measures(), self.set())),
+            self.kept_checkpoint(best.map(|best| best.step)),
+        ];
+        for line in lines.into_iter().flatten() {
+            self.console.line(&line);
+        }
+        self.console.line(&costs_in_words(summary, T::WORDS.units));
+    }
+
+    /// The path of the checkpoint after the best evaluation, or else of the last one. Only on the
+    /// main rank.
+    fn kept_checkpoint(&self, best: Option<u64>) -> Option<String> {
+        let folder = self.run_dir.as_deref()?.join(CHECKPOINTS);
+        let all = checkpoint::list(&folder).ok()?;
+        let (last, best) = (
+            all.last()?,
+            all.iter().find(|found| Some(found.step) == best),
+        );
+        Some(match best {
+            Some(best) if best.step != last.step => format!(
+                "best checkpoint {}, last checkpoint {}",
+                best.path.display(),
+                last.path.display()
+            ),
+            _ => format!("checkpoint {}", last.path.display()),
+        })
     }
 
     /// Writes the HTML report. A failure only warns: the run is done and saved.
@@ -221,5 +264,126 @@ impl<T: Task> Training<'_, T> {
             Ok(file) => self.console.line(&format!("report {}", file.display())),
             Err(error) => complain(&format!("warning: no report: {error}")),
         }
+    }
+}
+
+/// The best evaluation: its deciding metric, epoch and step, and then all other metrics.
+fn best_in_words(best: &Best, measures: &[Measure], set: &str) -> String {
+    let all = std::iter::once(&LOSS).chain(measures);
+    let said = |measure: &Measure| {
+        let value = best.evaluation.metric(&measure.name)?;
+        Some(format!("{} {}", measure.label, measure.shown.text(value)))
+    };
+    let (by, others): (Vec<_>, Vec<_>) = all.partition(|measure| measure.name == best.by);
+    let by: String = by.into_iter().filter_map(said).collect();
+    let others: Vec<String> = others.into_iter().filter_map(said).collect();
+    let others = match others.is_empty() {
+        true => String::new(),
+        false => format!("; {}", others.join(", ")),
+    };
+    let (epoch, step) = (best.epoch, best.step);
+    format!("best {set} {by} in epoch {epoch}, step {step}{others}")
+}
+
+/// Time, throughput, ranks and device-hours of this process's part of a run.
+fn costs_in_words(summary: &Summary, units: &str) -> String {
+    let throughput = match summary.units_per_second {
+        // A process that only evaluates has none.
+        0.0 => String::new(),
+        rate => format!(", throughput {rate:.0} {units}/s"),
+    };
+    let hours = summary.device_hours;
+    let decimals = match hours {
+        10.0.. => 0,
+        0.1.. => 2,
+        _ => 4,
+    };
+    format!(
+        "total time {}{throughput}, {}, {hours:.decimals$} device-hours",
+        duration(summary.total_time),
+        ranks_and_nodes(summary.world_size, summary.nodes),
+    )
+}
+
+/// Such as `4 ranks on 2 nodes`.
+fn ranks_and_nodes(ranks: usize, nodes: usize) -> String {
+    let count = |number: usize, name: &str| match number {
+        1 => format!("1 {name}"),
+        _ => format!("{number} {name}s"),
+    };
+    match ranks {
+        1 => count(1, "rank"),
+        _ => format!("{} on {}", count(ranks, "rank"), count(nodes, "node")),
+    }
+}
+
+/// The name of a transport for people.
+fn transport_words(name: &str) -> String {
+    let parts = name.split('+').map(|part| match part {
+        "shm" => "shared memory",
+        "tcp" => "TCP",
+        "mpi" => "MPI",
+        other => other,
+    });
+    parts.collect::<Vec<_>>().join(" and ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_evaluation_is_told_with_all_its_metrics() {
+        let measures = [
+            Measure::share("accuracy", "accuracy"),
+            Measure::share("top5", "top-5 accuracy"),
+        ];
+        let best = |by: &str| Best {
+            by: by.to_owned(),
+            epoch: 3,
+            step: 90,
+            evaluation: Evaluation::new(0.25, 9, [("accuracy", 0.5), ("top5", 0.75)]),
+        };
+        assert_eq!(
+            best_in_words(&best("accuracy"), &measures, "val"),
+            "best val accuracy 50.00 % in epoch 3, step 90; loss 0.2500, top-5 accuracy 75.00 %"
+        );
+        let words = best_in_words(&best("loss"), &[], "test");
+        assert_eq!(words, "best test loss 0.2500 in epoch 3, step 90");
+    }
+
+    #[test]
+    fn a_process_that_trained_nothing_has_no_throughput() {
+        let mut summary = Summary {
+            end: End::Complete,
+            saved: true,
+            epochs: 1,
+            steps: 10,
+            total_time: Duration::from_secs(360),
+            units_per_second: 12.0,
+            nodes: 2,
+            devices_per_node: 2,
+            world_size: 4,
+            device_hours: 0.4,
+            best: None,
+            evaluation: None,
+            checksum: Checksum([0; 32]),
+            run_dir: None,
+        };
+        let words = costs_in_words(&summary, "images");
+        let all = "total time 6 min 00 s, throughput 12 images/s, 4 ranks on 2 nodes, 0.40 \
+                   device-hours";
+        assert_eq!(words, all);
+        (summary.units_per_second, summary.world_size) = (0.0, 1);
+        let words = costs_in_words(&summary, "images");
+        assert_eq!(words, "total time 6 min 00 s, 1 rank, 0.40 device-hours");
+    }
+
+    #[test]
+    fn transports_have_their_usual_names() {
+        assert_eq!(transport_words("shm+tcp"), "shared memory and TCP");
+        assert_eq!(transport_words("mpi"), "MPI");
+        assert_eq!(ranks_and_nodes(16, 4), "16 ranks on 4 nodes");
+        assert_eq!(ranks_and_nodes(2, 1), "2 ranks on 1 node");
     }
 }

@@ -130,6 +130,7 @@ impl<'a> Trainer<'a> {
     ) -> Result<Summary, TrainError> {
         self.go(Images::open, |context, device, images, callbacks| {
             let model = build(device, images.train())?;
+            let model = (name_of_type::<M>(), model);
             train::train(context, Classification::new(images), model, callbacks)
         })
     }
@@ -160,7 +161,7 @@ impl<'a> Trainer<'a> {
             }
         };
         self.go(open, |context, device, OwnTask(task), callbacks| {
-            let model = build(&task, device)?;
+            let model = (name_of_type::<T::Model>(), build(&task, device)?);
             train::train(context, task, model, callbacks)
         })
     }
@@ -223,6 +224,13 @@ impl<'a> Trainer<'a> {
     }
 }
 
+/// The last part of a type's path, without generics.
+fn name_of_type<M>() -> &'static str {
+    let path = std::any::type_name::<M>();
+    let path = path.split('<').next().unwrap_or(path);
+    path.rsplit("::").next().unwrap_or(path)
+}
+
 /// The last line of the log.
 fn ending(outcome: &Result<Summary, TrainError>) -> String {
     match outcome {
@@ -258,6 +266,7 @@ impl WithTask for Train<'_> {
             false => model,
         };
         let model = freeze::apply(model, context.config)?;
+        let model = (context.config.model.kind.name(), model);
         train::train(context, task, model, self.callbacks)
     }
 }

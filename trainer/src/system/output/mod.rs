@@ -116,9 +116,34 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
+/// A number for people, with at most three significant digits: `0.001`, `0.0125`, `1.25e-5`.
+pub fn short(value: f64) -> String {
+    let text = format!("{value:.2e}");
+    let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+    let digits = match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.'),
+        false => digits,
+    };
+    let rounded = format!("{digits}e{power}");
+    match power.parse::<i32>() {
+        Ok(-4..=5) => rounded.parse().unwrap_or(value).to_string(),
+        _ => rounded,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let numbers = [0.0, 0.001, 0.012_499, 1.25e-5, 1e-7, 0.1, 12.0, 123_456.0];
+        let expected = [
+            "0", "0.001", "0.0125", "1.25e-5", "1e-7", "0.1", "12", "123000",
+        ];
+        assert_eq!(numbers.map(short), expected);
+        assert_eq!(short(f64::NAN), "NaN");
+    }
 
     #[test]
     fn durations_are_readable() {

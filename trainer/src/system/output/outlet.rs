@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::{Condvar, Mutex};
+use rustix::termios::tcgetwinsize;
 
 /// Maximum waiting lines, and their maximum bytes.
 const MOST_LINES: usize = 4000;
@@ -214,8 +215,13 @@ fn show(shown: &mut Option<(u64, ProgressBar)>, bar: Option<Bar>) {
     let (_, bar) = shown.get_or_insert_with(|| {
         let target = ProgressDrawTarget::stderr_with_hz(10);
         let bar = ProgressBar::with_draw_target(Some(wanted.steps), target);
-        let template = "{prefix} [{bar:30}] {pos}/{len} steps, {eta} left{msg}";
-        if let Ok(style) = ProgressStyle::with_template(template) {
+        // A narrow terminal keeps its room for the numbers.
+        let width = match tcgetwinsize(io::stderr()) {
+            Ok(size) if size.ws_col < 120 => 8,
+            _ => 24,
+        };
+        let template = format!("{{prefix}} [{{bar:{width}}}] step {{pos}}/{{len}}{{msg}}");
+        if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_prefix(wanted.prefix);

@@ -34,8 +34,9 @@ static UNSEEN: Mutex<Option<Vec<String>>> = Mutex::new(None);
 /// Whether the terminal was restored since the last screen was opened.
 static GIVEN_BACK: AtomicBool = AtomicBool::new(false);
 
-/// Whether echo was on and is off now.
-static HUSHED: AtomicBool = AtomicBool::new(false);
+/// Modes that were on and are off now: echo, and line editing, which would hold keys back until
+/// Enter.
+static HUSHED: Mutex<LocalModes> = Mutex::new(LocalModes::empty());
 
 /// Takes a message for the screen, if it is open.
 pub fn takes(text: &str) -> bool {
@@ -108,25 +109,31 @@ fn rest() -> Option<Vec<String>> {
 }
 
 /// Whether the terminal would stop this process for changing its modes.
-fn is_in_background() -> bool {
+pub(crate) fn is_in_background() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|group| group != getpgrp())
 }
 
-/// Turns echo on, if it was on before, or off. Ctrl-C and Ctrl-Z keep working.
+/// Turns echo and line editing on, if they were on before, or off. Ctrl-C and Ctrl-Z keep working.
 fn echo(on: bool) {
-    if is_in_background() || (on && !HUSHED.load(Ordering::SeqCst)) {
+    let mut hushed = HUSHED.lock();
+    if is_in_background() || (on && hushed.is_empty()) {
         return;
     }
     let Ok(mut modes) = tcgetattr(io::stderr()) else {
         return;
     };
-    if modes.local_modes.contains(LocalModes::ECHO) == on {
-        return;
-    }
-    modes.local_modes.set(LocalModes::ECHO, on);
+    let changed = match on {
+        true => *hushed,
+        false => modes.local_modes & (LocalModes::ECHO | LocalModes::ICANON),
+    };
+    modes.local_modes.set(changed, on);
     // The screen works without it.
     if tcsetattr(io::stderr(), OptionalActions::Now, &modes).is_ok() {
-        HUSHED.store(!on, Ordering::SeqCst);
+        *hushed = if on {
+            LocalModes::empty()
+        } else {
+            *hushed | changed
+        };
     }
 }
 
