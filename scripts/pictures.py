@@ -420,7 +420,7 @@ def record(trainer):
             raise SystemExit("no screen of the last epoch was found")
         frame = ansi(screen(text[:eighth[0]]))
         prefix = f"{os.path.realpath(folder)}/"  # Another one in every run.
-        frame = re.sub(f"{re.escape(prefix)}(.*)│", lambda found: found[1] + " " * len(prefix) + "│", frame)
+        frame = re.sub(f"{re.escape(prefix)}(.*?)│", lambda found: found[1] + " " * len(prefix) + "│", frame)
         (IMAGES / "dashboard.ans").write_text(frame)
         browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
         if not browser:

@@ -66,7 +66,7 @@ train() {
     cat "$folder"/rank-* >&2
     return 1
   fi
-  printf '%s, %s, %s: %s\n' "$rate" "$settings" "$(grep -o 'over [a-z+]*' "$folder/rank-0" | head -n 1)" \
+  printf '%s, %s, %s: %s\n' "$rate" "$settings" "$(grep -o 'transport [^;]*' "$folder/rank-0" | head -n 1)" \
     "$(grep -o 'throughput [0-9]* images/s' "$folder/rank-0")"
 }
 

@@ -179,7 +179,7 @@ check_with() {
 four_nodes() {
   run plain srun --kill-on-bad-exit=1 -N4 -n4 "$folder/trainer-plain" "${short[@]}"
   is "$(code plain)" 0
-  says plain '4 ranks on 4 nodes, started by slurm \(Slurm step [0-9]+\.0\), over tcp'
+  says plain '4 ranks on 4 nodes, launcher Slurm step [0-9]+\.0, transport TCP'
   is "$(losses plain | wc -l)" 6
 }
 
@@ -193,13 +193,13 @@ same_as_plain() {
 
 three_and_one() {
   run uneven srun --kill-on-bad-exit=1 -N2 -n4 "$folder/trainer-plain" "${short[@]}"
-  says uneven '4 ranks on 2 nodes, started by slurm'
+  says uneven '4 ranks on 2 nodes, launcher Slurm step'
   same_as_plain uneven
 }
 
 two_and_two() {
   run even srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" "${short[@]}"
-  says even '4 ranks on 2 nodes, started by slurm .* over shm\+tcp'
+  says even '4 ranks on 2 nodes, launcher Slurm step .* transport shared memory and TCP'
   same_as_plain even
 }
 
@@ -223,7 +223,7 @@ placed_by_hand() {
   printf '%s\n' node3 node1 node1 node2 >"$work/hosts"
   run placed env SLURM_HOSTFILE="$work/hosts" srun --kill-on-bad-exit=1 -n4 --distribution=arbitrary \
     "$folder/trainer-plain" "${short[@]}"
-  says placed '4 ranks on 3 nodes, started by slurm'
+  says placed '4 ranks on 3 nodes, launcher Slurm step'
   same_as_plain placed
 }
 
@@ -231,7 +231,7 @@ placed_by_hand() {
 node_first() {
   run node_first srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" "${short[@]}" \
     --set parallel.algorithm=node-first
-  says node_first '4 ranks on 2 nodes, started by slurm .* over shm\+tcp'
+  says node_first '4 ranks on 2 nodes, launcher Slurm step .* transport shared memory and TCP'
   close_to_plain node_first
   no_orphans node_first
 }
@@ -240,8 +240,8 @@ node_first() {
 nodes_that_hold_copies() {
   run hybrid srun --kill-on-bad-exit=1 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-plain" "${short[@]}" \
     --set parallel.strategy=zero-3 --set parallel.shard_within=node
-  says hybrid '4 ranks on 2 nodes, started by slurm .* over shm\+tcp'
-  says hybrid 'zero-3 shards over 2 ranks \(shm\), 2 replicas \(tcp\)'
+  says hybrid '4 ranks on 2 nodes, launcher Slurm step .* transport shared memory and TCP'
+  says hybrid 'zero-3 shards over 2 ranks \(shared memory\), 2 replicas \(TCP\)'
   close_to_plain hybrid
   no_orphans hybrid
   run lopsided srun --kill-on-bad-exit=1 -N2 -n4 "$folder/trainer-plain" "${short[@]}" \
@@ -252,38 +252,38 @@ nodes_that_hold_copies() {
 
 plain_build_with_pmix() {
   run plain_pmix srun --mpi=pmix -N2 -n4 "$folder/trainer-plain" "${short[@]}"
-  says plain_pmix 'started by slurm'
+  says plain_pmix 'launcher Slurm step'
   same_as_plain plain_pmix
 }
 
 openmpi_by_pmix() {
   run pmix srun --kill-on-bad-exit=1 --mpi=pmix -N4 -n4 "$folder/trainer-openmpi" "${short[@]}"
-  says pmix '4 ranks on 4 nodes, started by mpi \(Open MPI .*, over mpi'
+  says pmix '4 ranks on 4 nodes, launcher MPI \(Open MPI .*, transport MPI'
   same_as_plain pmix
   run pmix31 srun --kill-on-bad-exit=1 --mpi=pmix -N2 -n4 "$folder/trainer-openmpi" "${short[@]}"
   says pmix31 '4 ranks on 2 nodes'
   same_as_plain pmix31
   run pmix22 srun --kill-on-bad-exit=1 --mpi=pmix -N2 -n4 --ntasks-per-node=2 "$folder/trainer-openmpi" "${short[@]}"
-  says pmix22 '4 ranks on 2 nodes, started by mpi .*, over shm\+mpi'
+  says pmix22 '4 ranks on 2 nodes, launcher MPI .*, transport shared memory and MPI'
   same_as_plain pmix22
 }
 
 openmpi_build_without_mpi() {
   run without srun --mpi=none -N4 -n4 "$folder/trainer-openmpi" "${short[@]}"
-  says without 'started by slurm'
+  says without 'launcher Slurm step'
   same_as_plain without
 }
 
 openmpi_by_mpirun_in_a_job() {
   run mpirun_in salloc -Q -N2 -n4 mpirun -n 4 "$folder/trainer-openmpi" "${short[@]}"
-  says mpirun_in '4 ranks on 2 nodes, started by mpi \(Open MPI'
+  says mpirun_in '4 ranks on 2 nodes, launcher MPI \(Open MPI'
   same_as_plain mpirun_in
 }
 
 openmpi_by_mpirun_outside() {
   run mpirun_out mpirun --oversubscribe -n 4 "$folder/trainer-openmpi" "${short[@]}" \
     --set parallel.transport=mpi
-  says mpirun_out '4 ranks on 1 node, started by mpi'
+  says mpirun_out '4 ranks on 1 node, launcher MPI'
   same_as_plain mpirun_out
 }
 
@@ -299,8 +299,8 @@ close_to_plain() {
 copies_over_openmpi() {
   run hybrid_mpi srun --kill-on-bad-exit=1 --mpi=pmix -N2 -n4 --ntasks-per-node=2 \
     "$folder/trainer-openmpi" "${short[@]}" --set parallel.strategy=zero-3 --set parallel.shard_within=node
-  says hybrid_mpi '4 ranks on 2 nodes, started by mpi .*, over shm\+mpi'
-  says hybrid_mpi '\(shm\), 2 replicas \(mpi\)'
+  says hybrid_mpi '4 ranks on 2 nodes, launcher MPI .*, transport shared memory and MPI'
+  says hybrid_mpi '\(shared memory\), 2 replicas \(MPI\)'
   close_to_plain hybrid_mpi
   is "$(losses hybrid_mpi)" "$(losses hybrid)"
   no_orphans hybrid_mpi
@@ -313,18 +313,18 @@ collectives_of_openmpi() {
 
 mpich_by_pmi2() {
   run pmi2 srun --kill-on-bad-exit=1 --mpi=pmi2 -N4 -n4 "$folder/trainer-mpich" "${short[@]}"
-  says pmi2 '4 ranks on 4 nodes, started by mpi \(MPICH .*, over mpi'
+  says pmi2 '4 ranks on 4 nodes, launcher MPI \(MPICH .*, transport MPI'
   same_as_plain pmi2
   run pmi2_31 srun --kill-on-bad-exit=1 --mpi=pmi2 -N2 -n4 "$folder/trainer-mpich" "${short[@]}"
   same_as_plain pmi2_31
   run pmi2_22 srun --kill-on-bad-exit=1 --mpi=pmi2 -N2 -n4 --ntasks-per-node=2 "$folder/trainer-mpich" "${short[@]}"
-  says pmi2_22 '4 ranks on 2 nodes, started by mpi .*, over shm\+mpi'
+  says pmi2_22 '4 ranks on 2 nodes, launcher MPI .*, transport shared memory and MPI'
   same_as_plain pmi2_22
 }
 
 mpich_by_mpirun_in_a_job() {
   run hydra salloc -Q -N2 -n4 mpirun.mpich -n 4 "$folder/trainer-mpich" "${short[@]}"
-  says hydra '4 ranks on 2 nodes, started by mpi \(MPICH'
+  says hydra '4 ranks on 2 nodes, launcher MPI \(MPICH'
   same_as_plain hydra
 }
 
@@ -426,31 +426,31 @@ nproc_in_a_task() {
   run leftovers env SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=4 PMI_RANK=0 PMI_SIZE=4 \
     "$folder/trainer-plain" "${short[@]}" --nproc 2
   is "$(code leftovers)" 0
-  says leftovers '2 ranks on 1 node, started by local'
+  says leftovers '2 ranks on 1 node, launcher built-in'
 }
 
 one_component() {
   run component salloc -Q -N1 -n2 : -N1 -n1 srun --kill-on-bad-exit=1 --het-group=0 \
     "$folder/trainer-plain" "${short[@]}"
   is "$(code component)" 0
-  says component '2 ranks on 1 node, started by slurm'
+  says component '2 ranks on 1 node, launcher Slurm step'
   run second salloc -Q -N1 -n1 : -N2 -n4 srun --kill-on-bad-exit=1 --het-group=1 "$folder/trainer-plain" "${short[@]}"
-  says second '4 ranks on 2 nodes, started by slurm'
+  says second '4 ranks on 2 nodes, launcher Slurm step'
   same_as_plain second
 }
 
 # Slurm 22.05 numbers the tasks component after component, and sorts the nodes by name.
 several_components() {
   run joint salloc -Q -N1 -n3 : -N1 -n1 srun --kill-on-bad-exit=1 --het-group=0,1 "$folder/trainer-plain" "${short[@]}"
-  says joint '4 ranks on 2 nodes, started by slurm'
+  says joint '4 ranks on 2 nodes, launcher Slurm step'
   same_as_plain joint
   run reversed salloc -Q -w node3 -N1 -n3 : -w node1 -N1 -n1 srun --kill-on-bad-exit=1 --het-group=0,1 \
     "$folder/trainer-plain" "${short[@]}"
-  says reversed '4 ranks on 2 nodes, started by slurm'
+  says reversed '4 ranks on 2 nodes, launcher Slurm step'
   same_as_plain reversed
   run some salloc -Q -w node2 -n1 : -w node4 -n3 : -w node3 -n1 srun --kill-on-bad-exit=1 --het-group=1,2 \
     "$folder/trainer-plain" "${short[@]}"
-  says some '4 ranks on 2 nodes, started by slurm'
+  says some '4 ranks on 2 nodes, launcher Slurm step'
   same_as_plain some
   run colon srun --kill-on-bad-exit=1 -N1 -n3 "$folder/trainer-plain" "${short[@]}" --run-dir "$work/colon" : \
     -N1 -n1 "$folder/trainer-plain" "${short[@]}"
@@ -747,7 +747,7 @@ documented_commands() {
       REAL_TRAINER="$folder/trainer-plain" SMALL_DATA=generated bash -eu commands) 2>&1 </dev/null |
       tee "$place/said"
     cat "$place"/*.log 2>/dev/null >>"$place/said" || true
-    grep -q '4 ranks on 2 nodes, started by slurm' "$place/said" || { echo "no training on two nodes"; return 1; }
+    grep -q '4 ranks on 2 nodes, launcher Slurm step' "$place/said" || { echo "no training on two nodes"; return 1; }
   done
 }
 

@@ -88,8 +88,8 @@ fn nodes_hold_copies_of_each_other() {
     let expected = train(["a"; 4], &[]);
     // Any placement of ranks on nodes.
     let placements = [
-        (["a", "a", "b", "b"], "over shm+tcp, "),
-        (["a", "b", "b", "a"], "over tcp, "),
+        (["a", "a", "b", "b"], "transport shared memory and TCP; "),
+        (["a", "b", "b", "a"], "transport TCP; "),
     ];
     for (hosts, transport) in placements {
         let own = train(hosts, &NODE);

@@ -527,8 +527,10 @@ fn a_finished_run_has_nothing_left_to_do() {
     let again = run.finish(1, &["--resume", "auto"]);
     assert_eq!(checksum(&again), expected);
     assert_eq!(run.metrics(), metrics);
-    let told = "nothing to do: the run ended after step 60, in epoch 3 of 3";
-    assert!(again.stdout.contains(told), "{}", again.stdout);
+    let told = &again.stdout;
+    let over = "nothing to do: the run ended after step 60, in epoch 3 of 3";
+    assert!(told.contains(over) && !told.contains("images/s"), "{told}");
+    assert!(told.contains("\nbest test accuracy "), "{told}");
     // Without --resume, no metrics are touched.
     let refused = run.trial(1, &[]).run();
     refused
@@ -666,6 +668,15 @@ fn a_run_that_is_stopped_in_an_evaluation_evaluates_when_it_goes_on() {
     let finished = stopped.finish(2, &["--resume", "auto"]);
     assert_eq!(checksum(&finished), expected);
     assert_eq!(stopped.metrics(), whole.metrics());
+    // It trained nothing of that epoch, so it tells no speed.
+    let told = &finished.stdout;
+    let line = told.lines().find(|line| line.starts_with("epoch 1/2: "));
+    let line = line.unwrap_or_else(|| panic!("{told}"));
+    assert!(
+        line.starts_with("epoch 1/2: train loss ") && !line.contains("images/s"),
+        "{line}"
+    );
+    assert!(told.contains("epoch 2/2, step 5/20: "), "{told}");
     // Only the process that did the epoch reports the ranks' work, once.
     let told = |run: &Run| {
         let file = fs::read_to_string(run.dir().join("metrics.jsonl")).unwrap();

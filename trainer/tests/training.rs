@@ -115,6 +115,56 @@ fn checksum(finished: &Finished) -> Option<&str> {
     lines.find_map(|line| line.strip_prefix("parameters are the same on all ranks, "))
 }
 
+/// Everything that a run prints, without its numbers and folders.
+#[test]
+fn the_console_tells_start_and_end() {
+    let settings = [
+        "train.device=cpu",
+        "train.epochs=9",
+        "train.max_steps=30",
+        "train.accumulate=2",
+        "checkpoint.every_epochs=1",
+        "checkpoint.monitor=loss",
+    ];
+    let finished = train(2, &settings);
+    let told = &finished.stdout;
+    // The limit of steps ends the run in its second epoch.
+    for exact in ["\nepoch 1/2: ", "\nepoch 2/2, step 10/20: "] {
+        assert!(told.contains(exact), "{told}");
+    }
+    let run = finished.path("run").display().to_string();
+    let told = told.replace(&run, "RUN");
+    // Progress depends on the clock, and checkpoints are written in the background.
+    let lines = told
+        .lines()
+        .filter(|line| !line.starts_with("  epoch ") && !line.contains(" saved in "));
+    let masked: Vec<String> = lines.map(masked).collect();
+    insta::assert_snapshot!("console", masked.join("\n"));
+}
+
+/// A line with `#` for every number, without checksums and the names of kernels, which depend on
+/// the CPU.
+fn masked(line: &str) -> String {
+    let shortened = |part: &str| {
+        let (front, _) = part.split_once("checksum ").unwrap_or((part, ""));
+        match () {
+            () if part.starts_with("kernels ") => "kernels …".to_owned(),
+            () if front != part => format!("{front}checksum …"),
+            () => part.to_owned(),
+        }
+    };
+    let parts: Vec<String> = line.split("; ").map(shortened).collect();
+    let mut masked = String::new();
+    for c in parts.join("; ").chars() {
+        match c {
+            '0'..='9' | '.' if masked.ends_with('#') => {}
+            '0'..='9' => masked.push('#'),
+            _ => masked.push(c),
+        }
+    }
+    masked
+}
+
 #[test]
 fn a_run_repeats_bit_for_bit() {
     let dropout = "model.dropout_hidden=0.5";
