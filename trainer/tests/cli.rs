@@ -1020,7 +1020,7 @@ fn flags_choose_what_is_printed() {
         assert!(!finished.stdout.contains("warning"), "{}", finished.stdout);
     }
     let verbose = run(&["train", "-v", "--nproc", "2"]);
-    verbose.assert_stderr(&["\ninfo: rank 0 of 2", "[rank 1] info: rank 1 of 2"]);
+    verbose.assert_stderr(&["info: rank 0 of 2, ", "[rank 1] info: rank 1 of 2"]);
     let folder = quiet.path("run");
     let folder = folder.to_str().unwrap();
     for args in [

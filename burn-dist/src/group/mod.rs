@@ -37,6 +37,7 @@ use crate::error::Error;
 use crate::named::named;
 use crate::rendezvous::Store;
 use crate::shard;
+use crate::thread_limit;
 use crate::watchdog;
 pub use crate::watchdog::Abort;
 use crate::world::World;
@@ -220,7 +221,7 @@ impl ProcessGroup {
         }
         let abort = options.abort;
         if abort.is_some() {
-            watchdog::start().map_err(Error::Watchdog)?;
+            watchdog::start().map_err(|error| Error::Watchdog(thread_limit::named(error)))?;
         }
         let engine = connect::connect(world, options)?;
         if let Some(abort) = abort {

@@ -151,6 +151,7 @@ fn end(signal: i32, speaks: bool) -> ! {
         // Another thread is ending the process.
         std::thread::sleep(ENDING);
     }
+    crate::system::output::outlet::put_bar(None);
     crate::system::output::screen::restore();
     if matches!(signal, SIGTERM | SIGINT) && PAUSED.load(Ordering::SeqCst) {
         crate::system::output::flush();

@@ -121,6 +121,11 @@ impl Trial {
         self
     }
 
+    pub fn without(mut self, name: &str) -> Self {
+        self.command.env_remove(name);
+        self
+    }
+
     /// Makes it one of `size` ranks of another launcher on this machine, with the store at `port`.
     pub fn rank(self, rank: usize, size: usize, port: &str) -> Self {
         let (rank, size) = (rank.to_string(), size.to_string());
