@@ -15,9 +15,9 @@ pub fn row_losses(logits: Tensor<2>, classes: Tensor<1, Int>) -> Tensor<1> {
     picked.squeeze_dim::<1>(1).neg()
 }
 
-/// Classes of rows of which some may not count, on a device.
+/// Classes of rows on a device. Not all rows need to count.
 pub struct Targets {
-    /// A class for each row, also for those that do not count, \[rows\].
+    /// A class for each row, counted or not, \[rows\].
     pub classes: Tensor<1, Int>,
     /// 1 for each row that counts, else 0, \[rows\]; `None` if all do.
     mask: Option<Tensor<1>>,
