@@ -175,8 +175,9 @@ fn every_process_of_a_run_is_recorded_with_its_start_and_end() {
         ];
         args.extend(["--run-dir", run_dir.to_str().unwrap()]);
         let small = [
-            "model.dim=16",
-            "model.depth=1",
+            "model.width=16",
+            "model.layers=1",
+            "model.heads=2",
             "data.context=16",
             "train.batch_size=4",
         ];
@@ -262,7 +263,7 @@ fn a_dry_run_says_how_much_disk_the_checkpoints_need() {
         .find(|line| line.starts_with("# MiB on disk: "));
     let line = line.unwrap_or_else(|| panic!("{}", planned.stdout));
     assert!(
-        line.contains(" for at most 4, fits into ") && line.ends_with("/run"),
+        line.contains(" for at most 4; ") && line.ends_with("/run"),
         "{line}"
     );
     assert!(!run_dir.exists());

@@ -173,13 +173,13 @@ fn say_disk(config: &Config, plan: &Plan, run_dir: &Path) {
         .keep
         .saturating_add(u64::from(checkpoint.best) + 1);
     let all = one.saturating_mul(most);
-    let fits = match disk::free(run_dir) {
-        Some(free) if all <= free => format!(", fits into {:.0}", mib(free)),
-        Some(free) => format!(", does NOT fit into {:.0}", mib(free)),
+    let room = match disk::free(run_dir) {
+        Some(free) if all <= free => format!("; {:.0} are free", mib(free)),
+        Some(free) => format!("; only {:.0} are free", mib(free)),
         None => String::new(),
     };
     say(&format!(
-        "# MiB on disk: {:.1} for each checkpoint, {:.1} for at most {most}{fits} in {}",
+        "# MiB on disk: {:.1} for each checkpoint, {:.1} for at most {most}{room} in {}",
         mib(one),
         mib(all),
         run_dir.display()

@@ -49,6 +49,7 @@ fn context(key: &Key, value: &str) -> Vec<String> {
         "train.eval_precision" => sets.push(format!("train.precision={value}")),
         "train.bce_threshold" => sets.push("train.loss=bce".to_owned()),
         "swa.every_steps" => sets.push("swa.start=0.5".to_owned()),
+        "log.mlflow_experiment" => sets.push("log.mlflow=http://localhost".to_owned()),
         "ema.warmup" => sets.push("ema.decay=0.5".to_owned()),
         _ => {}
     }
@@ -62,6 +63,7 @@ fn legal(key: &Key) -> Vec<String> {
     }
     match (key.name.as_str(), &key.default) {
         ("depth", _) if key.variant.as_deref() == Some("wide-resnet") => vec!["22".to_owned()],
+        ("mlflow", None) => vec!["http://127.0.0.1:5000".to_owned()],
         ("monitor", None) => vec!["loss".to_owned()],
         (_, Some(default)) => vec![toml(default).trim_matches('"').to_owned()],
         ("start", None) => vec!["0.75".to_owned()],

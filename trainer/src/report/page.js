@@ -75,7 +75,7 @@
   const moved = (run, step) => {
     const knots = runs[run]?.[chosen.axis];
     if (chosen.axis === "step" || !knots) return step;
-    if (knots.length < 2) return knots.length ? knots[0][1] : NaN;
+    if (knots.length < 2) return knots[0]?.[1];
     let i = knots.findIndex(([at]) => at >= step);
     i = Math.max(i < 0 ? knots.length - 1 : i, 1);
     const [a, b] = [knots[i - 1], knots[i]];

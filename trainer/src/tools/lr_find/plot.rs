@@ -188,7 +188,7 @@ mod tests {
             ">minimum / 10: ",
             ">0.001<",
             ">1e-5<",
-            ">0.5<",
+            ">0.3<",
         ] {
             assert!(svg.contains(part), "{part} is not in {svg}");
         }
