@@ -51,11 +51,6 @@ fn fine_tuning_from_torchvision_keeps_what_is_frozen() {
                   [[optimizer.groups]]\nmatch = \"head.fc.*\"\nlr_factor = 2.0\n\
                   [train]\nbatch_size = 8\n";
     let run = train(&config(&model, "", others), "2");
-    assert!(
-        run.stdout.contains("convnext_torchvision.pt"),
-        "{}",
-        run.stdout
-    );
     let run_dir = run.path("run");
     let export = Trial::new(&[
         "export",
@@ -142,8 +137,9 @@ fn the_mean_of_the_last_weights_is_evaluated() {
     let (plain, averaged) = (evaluated(&plain), evaluated(&averaged));
     assert_eq!(plain.len(), 4);
     // The first epoch is before the start.
-    assert_eq!(plain[0], averaged[0]);
-    assert_ne!(plain[3], averaged[3]);
+    let far = |epoch: usize| (plain[epoch] - averaged[epoch]).abs() / plain[epoch];
+    assert!(far(0) < 1e-5, "{plain:?} {averaged:?}");
+    assert!(far(3) > 1e-4, "{plain:?} {averaged:?}");
 }
 
 #[test]
