@@ -40,7 +40,7 @@ use crate::{FAILED, STOPPED_EARLY};
 use args::VerbosityArgs;
 use failure::Failure;
 
-/// Trains image models on one or more devices.
+/// Trains models of images and text on one or more devices.
 ///
 /// Without a command, trains. Without arguments, trains a small CNN on built-in digits with two
 /// ranks. `trainer init` writes a configuration, `trainer docs KEY` explains a key.
