@@ -171,12 +171,18 @@ fn a_configuration_needs_no_option() {
     for (args, told) in [
         (&["chekc"][..], "Did you mean `trainer check`?"),
         (
+            &["chekc", "mine.toml", "--nproc", "2"],
+            "Did you mean `trainer check`?",
+        ),
+        (
             &["nowhere.toml"],
             "cannot read the configuration nowhere.toml",
         ),
         (&["digits", "--config", "digits"], "cannot be used with"),
         (&["check", "digits", "vit"], "unexpected argument"),
         (&["/"], "--resume / continues the run"),
+        (&["train.toml"], "cannot read the configuration train.toml"),
+        (&["digit"], "did you mean `digits.toml`?"),
     ] {
         Trial::new(args).run().assert_code(2).assert_stderr(&[told]);
     }
@@ -259,7 +265,7 @@ fn keys_are_explained_and_the_help_says_so() {
         found.assert_code(0);
         assert!(found.stdout.contains(told), "{word}: {}", found.stdout);
     }
-    Trial::new(&["docs", "train.epoch"])
+    Trial::new(&["docs", "train.epohcs"])
         .run()
         .assert_code(2)
         .assert_stderr(&["Did you mean train.epochs?"]);

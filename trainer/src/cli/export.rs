@@ -27,8 +27,8 @@ pub struct ExportArgs {
 
 /// Writes the file and prints its path.
 pub fn run(args: &ExportArgs) -> Result<i32, Failure> {
-    check_ending(args)?;
     output::check("--out", &args.out, Way::Replaced)?;
+    check_ending(args)?;
     let trained = args.trained.find()?;
     trained.notes.iter().for_each(|note| complain(note));
     trained.export(&args.out, args.format)?;

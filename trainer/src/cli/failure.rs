@@ -163,7 +163,8 @@ fn render(error: &ConfigError) -> String {
         if handler.render_report(&mut rendered, flaw).is_err() {
             rendered = flaw.to_string();
         }
-        text += &format!("\n{}", rendered.trim_end());
+        let gap = if count > 1 { "\n\n" } else { "\n" };
+        text += &format!("{gap}{}", rendered.trim_end());
     }
     text
 }

@@ -25,6 +25,8 @@ pub fn advised(mut error: clap::Error) -> clap::Error {
         ContextKind::SuggestedArg,
         ContextKind::SuggestedSubcommand,
         ContextKind::Suggested,
+        // It shows the option that clap would have suggested.
+        ContextKind::Usage,
     ] {
         error.remove(kind);
     }

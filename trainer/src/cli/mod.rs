@@ -28,10 +28,11 @@ use std::sync::OnceLock;
 
 use burn_dist::launch::{self, WorldError, abort_all};
 use burn_dist::world::{Launch, World};
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::config::Embedded;
 use crate::config::suggest::nearest;
+use crate::config::{EMBEDDED, Embedded};
 use crate::system::log::shown;
 use crate::system::output::verbosity::Verbosity;
 use crate::system::output::{complain, flush, silence, unsaid};
@@ -118,43 +119,62 @@ static WITHIN: OnceLock<&str> = OnceLock::new();
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
-    with_stack(|| run(parse(std::env::args_os().collect())))
+    with_stack(|| run(parsed(std::env::args_os().collect())))
 }
 
 /// Runs the program as the subcommand `name` of another, with the arguments after that name.
 pub fn main_within(name: &'static str, arguments: Vec<OsString>) -> ExitCode {
     let _ = WITHIN.set(name);
-    with_stack(|| {
-        let name = std::iter::once(name.into());
-        run(parse(name.chain(arguments).collect()))
-    })
+    let arguments = std::iter::once(name.into()).chain(arguments);
+    with_stack(|| run(parsed(arguments.collect())))
 }
 
-/// Parses the arguments. Ends the program with help, or with an error and advice.
-fn parse(arguments: Vec<OsString>) -> Cli {
+/// The parsed arguments. Ends the program with help, or with an error and advice.
+fn parsed(arguments: Vec<OsString>) -> Cli {
     let is_command = |name: &str| Cli::command().find_subcommand(name).is_some();
     let arguments = VerbosityArgs::behind_the_command(arguments, is_command);
-    Cli::try_parse_from(arguments).unwrap_or_else(|error| flags::advised(error).exit())
+    let error = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => return cli,
+        Err(error) => error,
+    };
+    let first = arguments.get(1).and_then(|word| word.to_str());
+    if let Some(advice) = first.filter(|_| error.use_stderr()).and_then(meant_command) {
+        Cli::command()
+            .error(ErrorKind::InvalidSubcommand, advice)
+            .exit();
+    }
+    flags::advised(error).exit()
+}
+
+/// Advice if `word`, the first argument, is neither a command nor a configuration, but resembles a
+/// command.
+fn meant_command(word: &str) -> Option<String> {
+    let program = Cli::command();
+    let commands = program.get_subcommands().filter(|one| !one.is_hide_set());
+    let commands: Vec<&str> = commands.map(clap::Command::get_name).collect();
+    let is_other = word.starts_with('-')
+        || word.contains(['.', '/'])
+        || commands.contains(&word)
+        || std::path::Path::new(word).exists()
+        || Embedded::find(word).is_some();
+    let mut known = commands.clone();
+    for configuration in EMBEDDED {
+        known.push(configuration.stem());
+    }
+    let near = nearest(word, &known).filter(|near| !is_other && commands.contains(near))?;
+    Some(format!(
+        "`{word}` is neither a command nor a configuration. Did you mean `trainer {near}`?"
+    ))
 }
 
 /// Checks that the name of a configuration is not meant as a command.
 ///
 /// # Errors
-/// Fails with the command that the name resembles, if there is no configuration of that name.
+/// Fails with the command that the name resembles.
 fn check_command(train: &train::TrainArgs) -> Result<(), Failure> {
-    let Some(word) = train.config.without_option() else {
-        return Ok(());
-    };
-    if std::path::Path::new(word).exists() || Embedded::find(word).is_some() {
-        return Ok(());
-    }
-    let program = Cli::command();
-    let commands = program.get_subcommands().filter(|one| !one.is_hide_set());
-    let commands: Vec<&str> = commands.map(clap::Command::get_name).collect();
-    match nearest(word, &commands) {
-        Some(near) => Err(Failure::Usage(format!(
-            "`{word}` is neither a command nor a configuration. Did you mean `trainer {near}`?"
-        ))),
+    let word = train.config.without_option();
+    match word.and_then(meant_command) {
+        Some(advice) => Err(Failure::Usage(advice)),
         None => Ok(()),
     }
 }

@@ -163,18 +163,6 @@ pub(crate) fn has_key(section: &str, name: &str, key: &str) -> bool {
     all.any(|(of, own, keys)| of == section && own == name && keys.contains(&key))
 }
 
-/// The only section with this key, if unique.
-fn section_with_key(key: &str) -> Option<&'static str> {
-    let mut with_key = sections()
-        .into_iter()
-        .filter(|(_, keys)| keys.contains(&key))
-        .map(|(section, _)| section);
-    match (with_key.next(), with_key.next()) {
-        (Some(section), None) => Some(section),
-        _ => None,
-    }
-}
-
 /// A configuration and its source texts.
 #[derive(Clone, Debug)]
 pub struct Loaded {
@@ -381,10 +369,12 @@ impl Config {
         over: bool,
     ) -> Result<Self, Vec<Fault>> {
         let mut faults = Vec::new();
-        let config = Self::read(root, &|span| sources.is_set(span), over, &mut faults);
-        let Some(mut config) = config else {
+        let is_set = |span: &Range<usize>| sources.is_set(span);
+        let (mut config, unnamed) = Self::read(root, &is_set, over, &mut faults);
+        // Data, model and metrics depend on the task.
+        if unnamed.contains(&TaskConfig::SECTION) {
             return Err(faults);
-        };
+        }
         // A key on the command line cannot remove others from the file.
         let is_set = |key: &str| spans.get(key).is_some_and(|span| sources.is_set(span));
         let overridden = |by: &str, key: &str| over || is_set(by) && !is_set(key);
@@ -393,7 +383,16 @@ impl Config {
         config.early_stopping.forget_unused(overridden);
         config.fill_monitors();
         let found = validate::check(&config).into_iter();
-        let found: Vec<Fault> = found.filter(|fault| !follows(fault, &faults)).collect();
+        let keys = faults
+            .iter()
+            .filter_map(|fault| fault.key.as_deref()?.split_once('.'));
+        let wrong: Vec<String> = keys
+            .map(|(section, _)| section)
+            .chain(unnamed.iter().copied())
+            .map(str::to_owned)
+            .collect();
+        let found = found.filter(|fault| !follows(fault, &wrong, &unnamed));
+        let found: Vec<Fault> = found.collect();
         faults.extend(found);
         match faults.is_empty() {
             true => Ok(config),
@@ -401,13 +400,14 @@ impl Config {
         }
     }
 
-    /// Reads all sections. Keys at fault get their defaults; `None` if a name is missing.
+    /// Reads all sections. Keys at fault get their defaults. Returns the sections whose name is
+    /// missing or unknown too; they have any.
     fn read(
         root: &mut DeTable<'_>,
         is_set: &dyn Fn(&Range<usize>) -> bool,
         over: bool,
         faults: &mut Vec<Fault>,
-    ) -> Option<Self> {
+    ) -> (Self, Vec<&'static str>) {
         let sections = sections();
         let names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
         for key in root.keys() {
@@ -430,13 +430,14 @@ impl Config {
         let log = take("log", faults).read(faults);
         let checkpoint = take("checkpoint", faults).read(faults);
         let early_stopping = take("early_stopping", faults).read(faults);
+        let mut unnamed = Vec::new();
         let mut config = Self {
-            task: task?,
-            model: model?,
+            task: named::or_any(task, &mut unnamed),
+            model: named::or_any(model, &mut unnamed),
             weights,
-            data: data?,
-            optimizer: optimizer?,
-            schedule: schedule?,
+            data: named::or_any(data, &mut unnamed),
+            optimizer: named::or_any(optimizer, &mut unnamed),
+            schedule: named::or_any(schedule, &mut unnamed),
             train,
             loss_scale,
             ema,
@@ -448,7 +449,7 @@ impl Config {
         };
         config.model.kind.fill();
         config.expand_paths(faults);
-        Some(config)
+        (config, unnamed)
     }
 
     /// Names the watched metrics that are not configured.
@@ -504,32 +505,24 @@ fn unknown_section(key: &str, names: &[&str]) -> Fault {
     })
 }
 
-/// Whether `fault` may only follow from others: it mentions a key of a section in which a key is at
-/// fault, and so has its default.
-fn follows(fault: &Fault, others: &[Fault]) -> bool {
-    let text = [Some(&fault.message), fault.help.as_ref()];
-    let text: Vec<&str> = text.into_iter().flatten().map(String::as_str).collect();
-    let text = text.join(" ");
+/// Whether `fault` may only follow from others: it concerns a section without its name, or mentions
+/// a key of a section that is `wrong`, in which keys have their defaults.
+fn follows(fault: &Fault, wrong: &[String], unnamed: &[&str]) -> bool {
     let own = fault.key.as_deref().unwrap_or_default();
+    let section = |key: &str| key.split_once('.').map(|(section, _)| section.to_owned());
+    if section(own).is_some_and(|section| unnamed.contains(&section.as_str())) {
+        return true;
+    }
+    let text = format!(
+        "{} {}",
+        fault.message,
+        fault.help.as_deref().unwrap_or_default()
+    );
     let part_of_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c);
     let mentioned = text.split(|c| !part_of_key(c));
     let mentioned = mentioned.map(|word| word.trim_end_matches('.'));
-    let mut mentioned = mentioned.filter(|word| *word != own);
-    mentioned.any(|word| {
-        let section = word.split_once('.').map(|(section, _)| section);
-        let of = |other: &Fault| {
-            other
-                .key
-                .as_deref()?
-                .split_once('.')
-                .map(|(of, _)| of.to_owned())
-        };
-        section.is_some_and(|section| {
-            others
-                .iter()
-                .any(|other| of(other).as_deref() == Some(section))
-        })
-    })
+    let mut others = mentioned.filter(|word| *word != own);
+    others.any(|word| section(word).is_some_and(|section| wrong.contains(&section)))
 }
 
 /// The `section.key` that a word means, or how that is done without a key. `None` if unknown.

@@ -4,6 +4,7 @@
 //! the section.
 
 use serde::de::DeserializeOwned;
+use toml::de::DeTable;
 
 use super::error::Fault;
 use super::section::Section;
@@ -24,6 +25,17 @@ pub trait Named: Sized {
 
     /// Makes the section.
     fn new(kind: Self::Kind, keys: Self::Keys) -> Self;
+}
+
+/// The section, or one of any name if there is none, which is then added to `unnamed`.
+pub(super) fn or_any<N: Named>(section: Option<N>, unnamed: &mut Vec<&'static str>) -> N {
+    section.unwrap_or_else(|| {
+        unnamed.push(N::SECTION);
+        let faults = &mut Vec::new();
+        let empty = Section::take(&mut DeTable::new(), N::SECTION, faults);
+        let kind = (N::ALTERNATIVES[0].read)(empty, faults);
+        N::new(kind, N::Keys::default())
+    })
 }
 
 /// A name, its own keys, and their parser.

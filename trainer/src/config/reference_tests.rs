@@ -112,7 +112,9 @@ fn keys_that_almost_exist_are_refused_with_those_that_do() {
         let mut sets = context(&key, "");
         sets.push(format!("{}.{}x=1", key.section, key.name));
         let error = load(&sets).unwrap_err();
-        let message = format!("{error} | {}", error.help_text().unwrap_or_default());
+        let helps = error.flaws().filter_map(|flaw| flaw.help_text());
+        let helps: Vec<&str> = helps.collect();
+        let message = format!("{error} | {}", helps.join(" | "));
         let expected = format!("did you mean `{}`?", key.name);
         assert!(message.contains("unknown key"), "{message}");
         assert!(message.contains(&expected), "{message}");

@@ -245,11 +245,15 @@ impl<'a> Section<'a> {
             Some(Meaning::Elsewhere(advice)) => return Some(advice.to_owned()),
             None => {}
         }
-        let other = super::section_with_key(key).filter(|other| *other != self.name);
-        match other {
+        let other = match super::key_meant(key) {
+            Some(Meaning::Key(path)) => path,
+            _ => String::new(),
+        };
+        let other = other.split_once('.');
+        match other.filter(|(section, _)| *section != self.name) {
             Some(other) => match suggest::similar(key, valid, VERY_SIMILAR) {
                 Some(near) => Some(did_you(near)),
-                None => Some(elsewhere((other, key))),
+                None => Some(elsewhere(other)),
             },
             None => nearest(key, valid).map(did_you),
         }

@@ -176,11 +176,18 @@ fn parse_file(part: &Part) -> Result<DeTable<'_>, Vec<Fault>> {
         }
         start += line.len() + 1;
     }
-    let (table, errors) = DeTable::parse_recoverable(&part.text);
+    let (table, mut errors) = DeTable::parse_recoverable(&part.text);
     if errors.is_empty() {
         return Ok(shift(table.into_inner(), part.base));
     }
-    let faults = errors.iter().take(MAX_ERRORS);
+    // What follows on the same line is often only a consequence.
+    let line = |error: &toml::de::Error| {
+        let before = error.span().and_then(|span| part.text.get(..span.start));
+        before.map(|before| before.matches('\n').count())
+    };
+    errors.truncate(MAX_ERRORS);
+    errors.dedup_by_key(|error| line(error));
+    let faults = errors.iter();
     Err(faults
         .map(|error| Fault::from_toml(error, part.base))
         .collect())
