@@ -174,13 +174,13 @@ mod tests {
     fn steps_and_evaluations_count_and_the_first_step_does_not() {
         assert_eq!(Pace::default().left(&AHEAD), None);
         let left = pace().left(&AHEAD).unwrap();
-        assert_eq!(left.to_string(), "10.0 s left (run 1 min 02 s)");
+        assert_eq!(left.to_string(), "10.0 s left (run 62.0 s)");
         let early = Ahead {
             may_end_early: true,
             ..AHEAD
         };
         let left = pace().left(&early).unwrap();
-        assert_eq!(left.to_string(), "10.0 s left (run at most 1 min 02 s)");
+        assert_eq!(left.to_string(), "10.0 s left (run at most 62.0 s)");
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
             let pause = Some(Duration::from_secs(seconds));
             pace().left(&Ahead { pause, ..AHEAD }).unwrap().to_string()
         };
-        assert_eq!(pause(500), "10.0 s left (run 1 min 02 s)");
+        assert_eq!(pause(500), "10.0 s left (run 62.0 s)");
         assert_eq!(pause(30), "10.0 s left (run 30.0 s to train.max_minutes)");
         assert_eq!(pause(5), "5.0 s left (run 5.0 s to train.max_minutes)");
     }

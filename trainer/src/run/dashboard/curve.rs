@@ -58,7 +58,8 @@ impl Ticks {
         let (mut low, mut high) = found?;
         if low == high {
             let room = (0.05 * low.abs()).max(1e-6).max(least);
-            (low, high) = (low - room, high + room);
+            let most = most.unwrap_or(f64::INFINITY).max(high);
+            (low, high) = (low - room, (high + room).min(most));
         }
         let step = round_step((high - low) / 3.0).max(least);
         // A value on a tick, but for rounding, needs no further tick.
@@ -107,6 +108,8 @@ mod tests {
             ticks(&[99.99, 100.0], 0.0, Some(100.0)).last().unwrap(),
             "100.000"
         );
+        let single = ticks(&[97.6], 0.0, Some(100.0));
+        assert_eq!(single.last().map(String::as_str), Some("100"));
         let around = Ticks::around([0.5].into_iter(), 0.0, None).unwrap();
         assert!(
             around.bounds[0] < 0.5 && around.bounds[1] > 0.5,

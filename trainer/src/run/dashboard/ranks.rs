@@ -75,7 +75,11 @@ impl Ranks {
         let front = self.heard.iter().filter_map(|heard| reached(heard.state));
         let front = front.max();
         let stuck = |heard: &Heard| now.saturating_duration_since(heard.since) >= PAUSE;
-        let behind = |heard: &Heard| reached(heard.state) < front;
+        let behind = |heard: &Heard| match heard.state {
+            RankState::Silent => true,
+            RankState::Elsewhere => false,
+            RankState::Reached(reached) | RankState::Busy(reached) => Some(reached) < front,
+        };
         let one_is_late = self.heard.iter().any(|heard| behind(heard) && stuck(heard));
         let row = |rank: usize| {
             let heard = self.heard.get(rank);
@@ -160,7 +164,7 @@ mod tests {
         ranks.hear(&[Reached(9), Reached(9), Silent], after(4));
         let rows = ranks.rows(after(7));
         let words: Vec<&str> = rows.iter().map(|row| row.words.as_str()).collect();
-        assert_eq!(words, ["runs", "runs", "no answer 3.0 s"]);
+        assert_eq!(words, ["waits 3.0 s", "waits 3.0 s", "no answer 3.0 s"]);
     }
 
     /// As in an evaluation, which has no collectives.

@@ -87,8 +87,8 @@ pub(super) struct View {
     /// The shown metric of the last evaluation, and its values by step, shares in percent.
     value: Option<f64>,
     values: Curve,
-    /// The best value, and its epoch.
-    best: Option<(f64, u64)>,
+    /// The best value.
+    best: Option<f64>,
     pub memory: Memory,
     pub ranks: Ranks,
     messages: VecDeque<String>,
@@ -164,8 +164,8 @@ impl View {
         let factor = if is_share(measure) { 100.0 } else { 1.0 };
         self.values.push(step, factor * value);
         let is_better = |best: f64| measure.better.is_better(value, best, 0.0);
-        if self.best.is_none_or(|(best, _)| is_better(best)) {
-            self.best = Some((value, self.epoch));
+        if self.best.is_none_or(is_better) {
+            self.best = Some(value);
         }
     }
 
@@ -208,7 +208,9 @@ impl View {
     }
 
     fn draw_progress(&self, frame: &mut Frame<'_>, area: Rect) {
-        let block = Block::bordered().title(format!(" epoch {} of {} ", self.epoch, self.epochs));
+        let so_far = duration(self.begin.elapsed());
+        let title = format!(" epoch {} of {}, {so_far} so far ", self.epoch, self.epochs);
+        let block = Block::bordered().title(title);
         let [epoch, run] = Layout::vertical([Constraint::Length(1); 2]).areas(block.inner(area));
         frame.render_widget(block, area);
         let numbers = &self.numbers;
@@ -266,40 +268,37 @@ impl View {
     fn draw_numbers(&self, frame: &mut Frame<'_>, area: Rect) {
         let numbers = &self.numbers;
         let known = self.known;
+        let share = numbers.share_of_peak;
         let of_training = [
             Some(format!("step {}", numbers.step)),
             known.map(|(loss, _)| format!("loss {loss:.4}")),
             known.map(|(_, lr)| format!("lr {}", short(lr))),
             Some(format!("{:.0} {}/s", numbers.rate, self.unit)),
-            Some(format!("{} so far", duration(self.begin.elapsed()))),
+            share.map(|share| format!("MFU {:.0} %", 100.0 * share)),
         ];
         let value = self
             .measure
             .as_ref()
             .zip(self.value)
             .map(|(measure, value)| {
-                let best = self.best.filter(|(best, _)| *best != value);
-                let best = best.map(|(best, epoch)| {
-                    format!(" (best {} in epoch {epoch})", measure.shown.text(best))
-                });
+                let best = self.best.filter(|best| *best != value);
+                let best = best.map(|best| format!(" (best {})", measure.shown.text(best)));
                 let value = measure.shown.text(value);
                 format!("{} {value}{}", measure.label, best.unwrap_or_default())
             });
         let memory = self.memory;
-        let share = numbers.share_of_peak;
         let of_evaluation = [
             self.eval_loss
                 .map(|loss| format!("{} loss {loss:.4}", self.evaluated)),
             value,
             memory.host.map(|mib| format!("{mib:.0} MiB")),
             memory.device.map(|mib| format!("GPU {mib:.0} MiB")),
-            share.map(|share| format!("MFU {:.0} %", 100.0 * share)),
         ];
-        let line = |parts: [Option<String>; 5]| {
-            let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let line = |parts: &[Option<String>]| {
+            let parts: Vec<&str> = parts.iter().flatten().map(String::as_str).collect();
             Line::raw(parts.join("   "))
         };
-        let text = vec![line(of_training), line(of_evaluation)];
+        let text = vec![line(&of_training), line(&of_evaluation)];
         let numbers = Paragraph::new(text).block(Block::bordered().title(" numbers "));
         frame.render_widget(numbers, area);
     }
@@ -465,8 +464,8 @@ mod tests {
             rate: 1234.0,
             share_of_peak: Some(0.414),
             left: Some(TimeLeft {
-                epoch: Duration::from_secs_f64(90.04),
-                run: Duration::from_secs(630),
+                epoch: Duration::from_secs(3630),
+                run: Duration::from_secs(7230),
                 end: RunEnd::MayBeEarly,
             }),
         });
@@ -491,16 +490,16 @@ mod tests {
     fn a_terminal_of_80_by_24_shows_everything() {
         let screen = screen(&view(), 80, 24);
         for part in [
-            "epoch 2 of 7",
-            "step 30/120, 90.0 s left",
-            "step 10000/10690, at most 10 min 30 s left",
+            "epoch 2 of 7, ",
+            "step 30/120, 1 h 00 min left",
+            "step 10000/10690, at most 2 h 00 min left",
             "loss: train, val",
             "val accuracy, %",
-            "loss 0.0003   lr 1.25e-5   1234 images/s",
-            "val loss 0.5000   accuracy 75.00 % (best 87.50 % in epoch 2)",
-            "136 MiB   GPU 4210",
+            "loss 0.0003   lr 1.25e-5   1234 images/s   MFU 41 %",
+            "val loss 0.5000   accuracy 75.00 % (best 87.50 %)   136 MiB   GPU 4210 MiB",
             "  0 runs             75 %",
-            "  1 no answer 0.0 s  50 %",
+            "  1 no answer ",
+            " 50 %",
             "epoch 1/7 is over",
             "q leave   ? help",
         ] {
@@ -518,7 +517,6 @@ mod tests {
         let (small, large) = (screen(&view, 80, 24), screen(&view, 160, 50));
         assert!(small.contains("and 16 more"), "{small}");
         assert!(large.contains("and 9 more"), "{large}");
-        assert!(large.contains("MFU 41 %"), "{large}");
     }
 
     #[test]
