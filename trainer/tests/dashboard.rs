@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, TINY, processes_of};
+use common::{LIMIT, TINY, processes_of, rank_of};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -127,6 +127,52 @@ fn ctrl_c_gives_the_terminal_back_as_it_was() {
         assert!(modes.contains(" echo "), "{modes}");
         assert!(modes.contains(" icanon "), "{modes}");
     }
+}
+
+/// Whether the output has most of these words. A word is missing where the screen had a letter of
+/// it in the same place before.
+fn has_most(seen: &[u8], words: &[&str]) -> bool {
+    let shown = words
+        .iter()
+        .filter(|word| position(seen, word.as_bytes()).is_some());
+    2 * shown.count() > words.len()
+}
+
+#[test]
+fn the_dashboard_shows_all_ranks_and_its_keys_work() {
+    let Some(mut run) = Watched::start("--nproc 2", "stty -a") else {
+        return;
+    };
+    let numbers = ["lr", "left", "runs", "MiB", "accuracy"];
+    run.read(|seen| {
+        numbers
+            .iter()
+            .all(|word| position(seen, word.as_bytes()).is_some())
+    });
+    run.press(b"?");
+    let help = ["leave", "dashboard;", "prints", "stopping", "computed"];
+    run.read(|seen| has_most(seen, &help));
+    run.press(b"?");
+    // A rank that is stopped is told although rank 0 waits for it in a collective.
+    let other = rank_of(run.folder.path(), 1);
+    kill_process(other, Signal::STOP).unwrap();
+    run.read(|seen| position(seen, b"answer").is_some());
+    kill_process(other, Signal::CONT).unwrap();
+    run.press(b"q");
+    // The run goes on, and prints lines.
+    let is_line = |part: &&[u8]| *part == b"test loss";
+    let goes_on = |seen: &[u8]| {
+        let lines = position(seen, LEAVE).map(|left| &seen[left..]);
+        lines.is_some_and(|lines| {
+            position(lines, b"device CPU").is_some()
+                && lines.windows(9).filter(is_line).count() > 20
+        })
+    };
+    let shown = run.read(goes_on);
+    assert!(position(&shown, ENTER).is_none() && goes_on(&shown));
+    run.press(b"\x03");
+    let end = String::from_utf8_lossy(&run.read(|_| false)).into_owned();
+    assert!(end.contains(" icanon ") && end.contains(" echo "), "{end}");
 }
 
 /// Whether a thread of that process is blocked on a write to standard error.

@@ -130,7 +130,7 @@ impl Console {
         self.pace.start();
         self.epoch = (format!("epoch {epoch}/{epochs}"), steps);
         if let Some(screen) = self.screen() {
-            screen.start_epoch(epoch, epochs, steps);
+            screen.start_epoch(epoch, epochs, steps, done);
             return;
         }
         if self.main && style::redraws() {

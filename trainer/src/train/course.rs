@@ -35,6 +35,11 @@ impl Course {
         left.min(self.limit())
     }
 
+    /// Steps that this epoch will have.
+    pub fn epoch_steps(&self) -> u64 {
+        self.steps_of_epoch + self.epoch_left()
+    }
+
     /// Steps that are left of the run.
     pub fn run_left(&self) -> u64 {
         let later = self.epochs.saturating_sub(self.epoch);
@@ -125,6 +130,10 @@ mod tests {
             ..COURSE
         };
         assert_eq!(left(limited(20)), [11, 11, 1, 1]);
+        assert_eq!(
+            [COURSE, limited(20)].map(|course| course.epoch_steps()),
+            [625, 20]
+        );
         assert_eq!(left(limited(625)), [616, 616, 1, 1]);
         assert_eq!(left(limited(626)), [616, 617, 2, 2]);
         assert_eq!(left(limited(99_999)), [616, 6241, 10, 10]);

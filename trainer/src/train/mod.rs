@@ -460,8 +460,12 @@ impl<T: Task> Training<'_, T> {
         let (loss, weight) = (self.progress.epoch_loss, self.progress.epoch_weight);
         self.recorder.start_epoch(losses, loss, weight);
         let course = self.course();
-        self.console
-            .start_epoch(epoch, course.last_epoch(), course.epoch_left(), done_before);
+        self.console.start_epoch(
+            epoch,
+            course.last_epoch(),
+            course.epoch_steps(),
+            done_before,
+        );
         // Tasks count epochs from 0.
         let epoch = epoch as usize - 1;
         let mut batches = self.task.train_batches(epoch, done_before as usize);

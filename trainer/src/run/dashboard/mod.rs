@@ -188,10 +188,11 @@ impl Dashboard {
         }
     }
 
-    /// Starts an epoch of `steps` steps.
-    pub fn start_epoch(&self, epoch: u64, epochs: u64, steps: u64) {
+    /// Starts an epoch of `steps` steps; `done` of them were done before.
+    pub fn start_epoch(&self, epoch: u64, epochs: u64, steps: u64, done: u64) {
         self.shared.change(|view| {
             (view.epoch, view.epochs, view.steps) = (epoch, epochs, steps);
+            view.start_epoch(done);
         });
     }
 

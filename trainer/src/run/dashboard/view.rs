@@ -151,6 +151,12 @@ impl View {
         self.counted = Instant::now();
     }
 
+    /// Starts an epoch after `done` of its steps. How long it takes is not known yet.
+    pub(super) fn start_epoch(&mut self, done: u64) {
+        self.numbers.step_of_epoch = done;
+        self.numbers.left = None;
+    }
+
     /// Takes an evaluation: its loss, and the shown metric.
     pub(super) fn evaluation(&mut self, loss: f64, value: Option<f64>) {
         let step = self.numbers.step as f64;
@@ -507,6 +513,15 @@ mod tests {
         }
         let is_dot = |c: char| ('\u{2801}'..='\u{28ff}').contains(&c);
         assert!(screen.chars().any(is_dot), "{screen}");
+    }
+
+    #[test]
+    fn a_new_epoch_begins_without_steps() {
+        let mut view = view();
+        view.start_epoch(0);
+        let screen = screen(&view, 80, 24);
+        assert!(screen.contains("step 0/120 "), "{screen}");
+        assert!(screen.contains("step 10000/10690 "), "{screen}");
     }
 
     #[test]
