@@ -1007,7 +1007,11 @@ fn colors_are_those_that_the_environment_allows() {
 
 #[test]
 fn flags_choose_what_is_printed() {
-    let settings = ["train.max_steps=2", "loss_scale.initial=1024.0"];
+    let settings = [
+        "train.max_steps=2",
+        "loss_scale.initial=1024.0",
+        "checkpoint.every_epochs=1",
+    ];
     let run = |args: &[&str]| {
         let finished = Trial::tiny(args, &settings).run();
         finished.assert_code(0);

@@ -305,7 +305,8 @@ fn ranks_do_not_wait_for_one_that_cannot_write() {
     let [main, other] = ranks.map(|rank| rank.wait(LIMIT));
     let told = "cannot write none/file: the folder none does not exist";
     main.assert_code(2).assert_stderr(&[told]);
-    other.assert_code(1).assert_stderr(&["rank 0", told]);
+    let told = "error on rank 1: rank 0 failed; its own message says why";
+    other.assert_code(1).assert_stderr(&[told]);
 }
 
 #[test]
