@@ -81,7 +81,8 @@ fn fine_tuning_from_torchvision_keeps_what_is_frozen() {
 #[test]
 fn patterns_that_freeze_nothing_are_told_with_their_place() {
     let model = format!("{CONVNEXT}freeze = [\"layer1.*\"]");
-    let text = config(&model, "", "[optimizer]\nname = \"sgd\"\n");
+    let others = "[optimizer]\nname = \"sgd\"\n[train]\nbatch_size = 8\n";
+    let text = config(&model, "", others);
     let args = ["--config", "own.toml", "--dry-run"];
     let finished = Trial::new(&args).file("own.toml", text).run();
     finished
