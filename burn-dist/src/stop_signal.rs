@@ -79,17 +79,3 @@ impl Drop for StopSignal {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_signal_is_noted_and_known_to_all() {
-        let group = ProcessGroup::single();
-        let stop = StopSignal::listen().unwrap();
-        assert!(!stop.on_any_rank(&group).unwrap());
-        signal_hook::low_level::raise(SIGUSR1).unwrap();
-        assert!(stop.is_requested() && stop.on_any_rank(&group).unwrap());
-    }
-}

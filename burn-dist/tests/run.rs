@@ -11,7 +11,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use burn_dist::checkpoint::{Checkpoints, list};
 use burn_dist::parallel::{Parallel, Strategy};
-use burn_dist::{Abort, GroupOptions, ProcessGroup, ReduceOp, Run};
+use burn_dist::{Abort, GroupOptions, ProcessGroup, ReduceOp, Run, STOPPED_EARLY, StopSignal};
 use world_support::*;
 
 /// Not a test. The tests below start this executable to run it: first as the launcher, then as its
@@ -19,6 +19,12 @@ use world_support::*;
 #[test]
 fn parts() {
     let Some(part) = part() else { return };
+    if part == "stops" {
+        exit(match stop_by_a_signal() == ExitCode::from(STOPPED_EARLY) {
+            true => i32::from(STOPPED_EARLY),
+            false => 1,
+        });
+    }
     let done = AtomicBool::new(false);
     let options = GroupOptions {
         abort: Some(Abort::after(Duration::from_millis(500))),
@@ -50,6 +56,23 @@ fn parts() {
     });
 }
 
+/// Rank 1 gets a signal. Both ranks stop after the same step.
+fn stop_by_a_signal() -> ExitCode {
+    Run::new().nproc(2).start(|world, group| {
+        let stop = StopSignal::listen()?;
+        for step in 1..=1000 {
+            if (step, world.rank()) == (3, 1) {
+                signal_hook::low_level::raise(signal_hook::consts::SIGUSR1)?;
+            }
+            if stop.on_any_rank(group)? {
+                println!("rank {} stops after step {step}", world.rank());
+                return Ok(ExitCode::from(STOPPED_EARLY));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
 fn play_part(name: &'static str) -> (Option<i32>, String) {
     limited(move || {
         let (status, output) = Process::start(play(name)).end();
@@ -66,6 +89,16 @@ fn ranks_are_started_and_connected() {
             output.contains(&format!("rank {rank} has the sum 3")),
             "{output}"
         );
+    }
+}
+
+#[test]
+fn a_signal_to_one_rank_stops_all_after_the_same_step() {
+    let (code, output) = play_part("stops");
+    assert_eq!(code, Some(i32::from(STOPPED_EARLY)), "{output}");
+    for rank in 0..2 {
+        let stopped = format!("rank {rank} stops after step 3");
+        assert!(output.contains(&stopped), "{output}");
     }
 }
 
