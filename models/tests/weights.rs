@@ -150,7 +150,7 @@ fn the_same_model_makes_the_same_bytes() {
     let model = csc();
     let folder = tempfile::tempdir().unwrap();
     let write = |number: usize| {
-        let path = folder.path().join(number.to_string());
+        let path = folder.path().join(format!("{number}.safetensors"));
         // A new map has another order.
         let about = (0..12).map(|at| (format!("key {at}"), format!("\"{at}\", ä")));
         let about = about.collect();

@@ -110,13 +110,14 @@ fn all_errors_of_a_configuration_are_shown_in_their_lines() {
                 seed = \"1\"\n[early_stopping]\ntarget_accuracy = 99\n";
     let finished = Trial::new(&["mine.toml"]).file("mine.toml", text).run();
     finished.assert_code(2).assert_stderr(&[
-        "invalid configuration, 3 errors",
+        "invalid configuration, 4 errors",
         "4 │ name = \"AdamW\"",
         "did you mean `adamw`?",
         "6 │ max_epochs = 3",
         "did you mean `epochs`?",
         "7 │ seed = \"1\"",
         "write `seed = 1`",
+        "write 0.99 for 99 %",
     ]);
     Trial::new(&["mine.toml"])
         .file("mine.toml", text.replace("AdamW", "adamw"))

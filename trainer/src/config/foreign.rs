@@ -362,7 +362,7 @@ const KEYS: &[(&[&str], &str)] = &[
         "train.evaluate_every_steps",
     ),
     (
-        &["useema", "emadecay", "modelema", "modelemadecay"],
+        &["ema", "useema", "emadecay", "modelema", "modelemadecay"],
         "ema.decay",
     ),
     (&["initscale", "initialscale"], "loss_scale.initial"),

@@ -330,7 +330,7 @@ mod tests {
                 let found = found.unwrap_or_else(|_| panic!("{told}"));
                 assert!(FALLING.contains(&found.steepest), "{told}");
                 let minimum = 10.0 * found.tenth_of_minimum;
-                assert!((1.5e-3..3e-1).contains(&minimum), "{told}");
+                assert!((1e-3..3e-1).contains(&minimum), "{told}");
             }
         }
     }
