@@ -344,7 +344,11 @@ fn other_commands_know_the_tasks() {
     );
     let found = found.run();
     found.assert_code(0);
-    assert!(found.stdout.contains("30 steps, plot"), "{}", found.stdout);
+    assert!(
+        found.stdout.contains("30 steps, means over"),
+        "{}",
+        found.stdout
+    );
     let preview = Trial::new(&["preview", "--config", "shapes"]).run();
     preview
         .assert_code(2)

@@ -193,7 +193,7 @@ fn all_kernels_train_alike_and_are_named() {
         let environment = std::fs::read_to_string(finished.path("run/environment.json")).unwrap();
         let environment: serde_json::Value = serde_json::from_str(&environment).unwrap();
         let name = environment["kernels"].as_str().unwrap().to_owned();
-        let line = format!("kernels: {name}, ");
+        let line = format!("kernels {name}; ");
         assert!(finished.stdout.contains(&line), "{}", finished.stdout);
         (name, finished.losses(), finished.metrics("eval"))
     };
@@ -353,7 +353,7 @@ fn without_arguments_two_ranks_train_digits() {
     .run();
     finished.assert_code(0);
     assert!(
-        finished.stdout.contains("world size 2"),
+        finished.stdout.contains("2 ranks on 1 node"),
         "{}",
         finished.stdout
     );

@@ -386,7 +386,7 @@ fn weights_of_another_size_start_a_run_where_that_is_wanted() {
     let lenient = Trial::tiny(&[], &lenient).run();
     lenient.assert_code(0);
     for part in ["5 tensors of", "weights.strict = false", differs] {
-        assert!(lenient.stdout.contains(part), "{part}: {}", lenient.stdout);
+        assert!(lenient.stderr.contains(part), "{part}: {}", lenient.stderr);
     }
     Trial::tiny(&[], &["weights.strict=false"])
         .run()
