@@ -20,6 +20,7 @@ use crate::flat;
 /// Name of the average in a saved state.
 pub(super) const NAME: &str = "ema";
 const UPDATES: &str = "updates";
+const COUNTED: &str = "counted";
 
 /// Options of the moving average of the parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,24 +62,19 @@ impl EmaOptions {
 /// Running statistics of batch normalizations are not averaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwaOptions {
-    /// Steps before the first that counts. Until then the average equals the parameters.
+    /// Number of the first step that counts, from 1. Until then the average equals the parameters.
+    ///
+    /// Steps are those of the training, see [`Parallel::set_steps`](super::Parallel::set_steps).
     pub start: u64,
     /// Steps between two that count, at least 1.
     pub every: u64,
 }
 
 impl SwaOptions {
-    /// Weight of the parameters in the next update, after `updates` others.
-    fn weight_after(&self, updates: u64) -> f64 {
-        let Some(later) = (updates + 1).checked_sub(self.start).filter(|n| *n > 0) else {
-            return 1.0;
-        };
-        match later.checked_rem(self.every) {
-            Some(0) => self.every as f64 / later as f64,
-            // The parameters of these steps do not count, but the first ones have no mean yet.
-            _ if later < self.every => 1.0,
-            _ => 0.0,
-        }
+    /// Whether the parameters after `step` count.
+    fn counts(&self, step: u64) -> bool {
+        let later = step.checked_sub(self.start);
+        later.is_some_and(|later| later.checked_rem(self.every) == Some(0))
     }
 
     pub(super) fn check(&self) -> Result<(), ParallelError> {
@@ -103,7 +99,10 @@ pub(super) enum Averaging {
 /// The average of every trainable parameter.
 pub(super) struct Ema {
     averaging: Averaging,
+    /// Updates so far: for a mean, steps of the training.
     updates: u64,
+    /// Steps that count in a mean.
+    counted: u64,
     /// This rank's part of each average, by index in visit order.
     values: Vec<Tensor<1>>,
 }
@@ -114,6 +113,7 @@ impl Ema {
         Self {
             averaging,
             updates: 0,
+            counted: 0,
             values,
         }
     }
@@ -125,12 +125,26 @@ impl Ema {
 
     /// Begins the update after a step; returns the weight of the new parameters, unless it is 0.
     pub(super) fn begin_update(&mut self) -> Option<f32> {
-        let weight = match &self.averaging {
-            Averaging::Exponential(options) => 1.0 - options.decay_after(self.updates),
-            Averaging::Mean(options) => options.weight_after(self.updates),
-        };
+        let before = self.updates;
         self.updates += 1;
+        let weight = match &self.averaging {
+            Averaging::Exponential(options) => 1.0 - options.decay_after(before),
+            Averaging::Mean(options) if options.counts(self.updates) => {
+                self.counted += 1;
+                1.0 / self.counted as f64
+            }
+            // There is no mean yet.
+            Averaging::Mean(_) if self.counted == 0 => 1.0,
+            Averaging::Mean(_) => 0.0,
+        };
         (weight > 0.0).then_some(weight as f32)
+    }
+
+    /// Sets the number of steps of the training so far, for a mean.
+    pub(super) fn set_steps(&mut self, steps: u64) {
+        if matches!(self.averaging, Averaging::Mean(_)) {
+            self.updates = steps;
+        }
     }
 
     /// Adds the new flat values of several parameters, for the parts that this rank owns.
@@ -168,7 +182,11 @@ impl Ema {
 
     /// Scalars that a saved state needs besides the averages.
     pub(super) fn scalars(&self) -> Vec<(String, Value)> {
-        vec![(UPDATES.to_owned(), self.updates.into())]
+        let updates = (UPDATES.to_owned(), self.updates.into());
+        match self.averaging {
+            Averaging::Exponential(_) => vec![updates],
+            Averaging::Mean(_) => vec![updates, (COUNTED.to_owned(), self.counted.into())],
+        }
     }
 
     /// Continues from a saved state on `device`; false if it has no averages.
@@ -185,6 +203,8 @@ impl Ema {
         self.updates = updates.as_u64().ok_or_else(|| {
             ParallelError::restore(NAME, format!("{updates} is not a valid number of updates"))
         })?;
+        // An average of another kind counts nothing: a mean begins with its first own step.
+        self.counted = scalars.get(COUNTED).and_then(Value::as_u64).unwrap_or(0);
         let saved: HashSet<String> = source.names().into_iter().collect();
         let read = |(parameter, owned): (&ParameterSpec, &Range<usize>)| {
             let mut name = tensor_name(&parameter.path);
@@ -290,20 +310,34 @@ mod tests {
         assert_eq!(plain.decay_after(0), 0.99);
     }
 
-    /// Weights that make the mean of the parameters after steps 6, 8, 10 and 12.
+    /// The weights of the next `steps` updates; 0 if there is none.
+    fn weights(ema: &mut Ema, steps: usize) -> Vec<f32> {
+        let weight = |_| ema.begin_update().unwrap_or(0.0);
+        (0..steps).map(weight).collect()
+    }
+
+    fn mean(start: u64, every: u64) -> Ema {
+        Ema::new(Averaging::Mean(SwaOptions { start, every }), Vec::new())
+    }
+
+    /// Weights that make the mean of the parameters after steps 4, 6 and 8.
     #[test]
     fn a_mean_counts_regular_steps_alike() {
-        let swa = SwaOptions { start: 4, every: 2 };
-        let weights: Vec<f64> = (0..12).map(|step| swa.weight_after(step)).collect();
-        let half = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.5];
-        assert_eq!(weights[..8], half);
-        assert_eq!(weights[8..], [0.0, 1.0 / 3.0, 0.0, 0.25]);
-        let each = SwaOptions { start: 0, every: 1 };
-        assert_eq!(
-            [0, 1, 3].map(|step| each.weight_after(step)),
-            [1.0, 0.5, 0.25]
-        );
-        assert!(SwaOptions { start: 0, every: 0 }.check().is_err());
+        let found = weights(&mut mean(4, 2), 8);
+        assert_eq!(found, [1.0, 1.0, 1.0, 1.0, 0.0, 0.5, 0.0, 1.0 / 3.0]);
+        assert_eq!(weights(&mut mean(1, 1), 3), [1.0, 0.5, 1.0 / 3.0]);
+        assert!(SwaOptions { start: 1, every: 0 }.check().is_err());
+    }
+
+    #[test]
+    fn a_mean_that_begins_in_a_resumed_run_counts_the_steps_of_the_training() {
+        let mut late = mean(6, 2);
+        late.set_steps(4);
+        assert_eq!(weights(&mut late, 4), [1.0, 1.0, 0.0, 0.5]);
+        // Begun late: the steps before have no part in it.
+        let mut later = mean(2, 2);
+        later.set_steps(5);
+        assert_eq!(weights(&mut later, 3), [1.0, 0.0, 0.5]);
     }
 
     #[test]

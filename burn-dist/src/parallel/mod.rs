@@ -512,6 +512,16 @@ impl<M: Module> Parallel<M> {
         state::restore_optimizer(own, optimizer, source, cut)
     }
 
+    /// Sets the number of steps of the training so far.
+    ///
+    /// It decides when the mean of [`swa`](ParallelOptions::swa) begins. Call it after
+    /// [`restore`](Self::restore): a saved state without averages does not know it.
+    pub fn set_steps(&mut self, steps: u64) {
+        if let Some(ema) = &mut self.ema {
+            ema.set_steps(steps);
+        }
+    }
+
     /// Changes the number of micro-batches in later steps. Every rank calls it with the same
     /// number.
     ///

@@ -30,6 +30,8 @@ const ONE_PORT: u32 = 4;
 
 /// Time between two looks at the port of [`Master::notice`]. Ranks usually meet sooner.
 const NOTICE_EVERY: Duration = Duration::from_secs(2);
+/// Time for one look.
+const NOTICE_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long the store of a local launch may refuse connections. It listens before ranks are
 /// started, so after that its launcher is gone, and nobody waits for this rank or would end it.
@@ -252,7 +254,7 @@ impl Notice {
         let port = self.port.filter(|_| self.next <= Instant::now())?;
         for address in addresses {
             let address = SocketAddr::new(address.ip(), port);
-            let soon = Instant::now() + HANDSHAKE_LIMIT;
+            let soon = attempt.deadline.min(Instant::now() + NOTICE_LIMIT);
             match attempt.attempt(address, FIRST_PATIENCE, soon) {
                 Ok(entered) => return Some(entered),
                 Err(AttemptFailure::Final(error @ RendezvousError::WrongSecret { .. })) => {

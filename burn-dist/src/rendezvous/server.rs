@@ -294,8 +294,9 @@ fn accept_until_complete(listener: &TcpListener, shared: &Arc<Shared>) {
         let polled = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&look));
         match listener.accept() {
             Ok((stream, from)) => greet(stream, from, shared),
-            Err(_) if polled.is_err() => std::thread::sleep(LOOK),
-            Err(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock && polled.is_ok() => {}
+            // A signal ended the wait, or there are no file descriptors left.
+            Err(_) => std::thread::sleep(LOOK),
         }
     }
 }

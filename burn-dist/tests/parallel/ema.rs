@@ -64,7 +64,7 @@ fn a_mean_of_the_last_steps_is_the_same_on_all_ranks_and_under_every_strategy() 
         let ranks = on_ranks(2, TransportKind::Auto, move |group| {
             let options = ParallelOptions {
                 strategy,
-                swa: Some(SwaOptions { start: 2, every: 2 }),
+                swa: Some(SwaOptions { start: 4, every: 2 }),
                 ..ParallelOptions::default()
             };
             let mut parallel =
@@ -98,7 +98,7 @@ fn a_model_has_one_average() {
             decay: 0.5,
             warmup: false,
         }),
-        swa: Some(SwaOptions { start: 0, every: 1 }),
+        swa: Some(SwaOptions { start: 1, every: 1 }),
         ..ParallelOptions::default()
     };
     let group = ProcessGroup::single();

@@ -92,10 +92,10 @@ keys! {
     /// both. Use it with a learning rate that stays high. Running statistics of batch
     /// normalizations are not averaged: prefer models with layer normalization.
     SwaConfig {
-        /// Share of the run after which averaging starts, in [0, 1), for example 0.75. Default: no
-        /// average.
+        /// Share of the run after which averaging starts, in [0, 1), for example 0.75. The last step
+        /// of the run always counts. Default: no average.
         start: Option<f64> = None,
-        /// Steps between two that count. Default: one epoch.
+        /// Steps between two that count, back from the last one. Default: one epoch.
         #[schemars(extend("unit" = "steps"))]
         every_steps: Option<u64> = None,
     }
@@ -104,9 +104,14 @@ keys! {
 impl SwaConfig {
     /// Converts to the library's options, for a run of `total` steps.
     pub fn options(&self, steps_per_epoch: u64, total: u64) -> Option<SwaOptions> {
-        self.start.map(|start| SwaOptions {
-            start: (start * total as f64).floor() as u64,
-            every: self.every_steps.unwrap_or(steps_per_epoch).max(1),
+        let every = self.every_steps.unwrap_or(steps_per_epoch).max(1);
+        self.start.map(|start| {
+            let after = (start * total as f64).floor() as u64;
+            let more = total.saturating_sub(after.max(1)) / every;
+            SwaOptions {
+                start: total.saturating_sub(more * every),
+                every,
+            }
         })
     }
 

@@ -88,6 +88,10 @@ fn list(
     files: &mut BTreeMap<String, (PathBuf, u64)>,
 ) -> io::Result<()> {
     let found = fs::metadata(path)?;
+    // Reading a pipe or a device may wait for ever.
+    if !found.is_dir() && !found.is_file() {
+        return Ok(());
+    }
     if !found.is_dir() {
         let own = || path.file_name().unwrap_or_default().to_string_lossy();
         let name = if name.is_empty() {

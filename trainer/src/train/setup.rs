@@ -45,6 +45,10 @@ use crate::train::record::{Recorder, Requests, Work};
 use crate::train::schedule::{Schedule, total_steps};
 use crate::train::unused::{self, Place};
 
+/// Warning of a mean of one step.
+const SWA_ALONE: &str = "warning: [swa] averages only the last step. Lower swa.start, or set \
+                         swa.every_steps";
+
 /// Warning of a mean of parameters whose model has running statistics.
 const SWA_STATISTICS: &str = "warning: [swa] averages parameters, but batch normalizations keep the \
                               running statistics of the last parameters. Compare the result with a \
@@ -74,6 +78,8 @@ pub(crate) fn train<T: Task>(
         ..parallel_options(config, context.batching.accumulate)
     };
     let statistics = options.swa.is_some() && has_statistics(&model);
+    let total = total_steps(config, steps_per_epoch);
+    let alone = options.swa.is_some_and(|swa| swa.start >= total);
     // Rank 0 may load weights, and files may take minutes.
     let waiting = Waiting::start();
     let mut parallel = Parallel::new(
@@ -138,6 +144,7 @@ pub(crate) fn train<T: Task>(
     notes.extend(task.warning());
     notes.extend(unused::warnings(config, place(context)));
     notes.extend(statistics.then(|| SWA_STATISTICS.to_owned()));
+    notes.extend(alone.then(|| SWA_ALONE.to_owned()));
     let files = run_dir.as_deref().zip(lock.as_ref());
     let files = files
         .map(|(folder, lock)| open_files(context, (folder, lock), &mut environment, &progress));
@@ -191,16 +198,17 @@ pub(crate) fn train<T: Task>(
     training.tell_callbacks()?;
     let summary = training.run();
     let summary = summary.inspect_err(|error| training.abandon(error))?;
+    let paused = matches!(summary.end, End::Paused(_));
+    // From now on, a signal ends the process with the code of a pause.
+    if paused && summary.saved {
+        heed.pause();
+    }
     training.recorder.end(match summary.end {
         End::Complete | End::Early(_) => LoggedEnd::Done,
         End::Paused(_) => LoggedEnd::Paused,
     });
     training.conclude(&summary);
     training.report();
-    let paused = matches!(summary.end, End::Paused(_));
-    if paused && summary.saved {
-        heed.pause();
-    }
     if !summary.saved || paused {
         // A launcher may take the first nonzero exit code for a failure and kill the rest. The main
         // rank must be done with its files by then.
@@ -320,6 +328,7 @@ pub(crate) fn restore<T: Task>(
     let meta = Meta::of::<T>(source.manifest(), identity, Some(config))?;
     let restored = parallel.restore(&source);
     restored.map_err(|error| changes::of_restore(error.into(), path, config))?;
+    parallel.set_steps(meta.progress.steps);
     Ok(meta.progress)
 }
 

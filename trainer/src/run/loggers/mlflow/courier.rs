@@ -17,6 +17,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_secs(15);
 /// Most numbers, and most parameters or tags, in a request.
 const METRICS: usize = 1000;
+/// Most requests before the next look at the messages.
+const REQUESTS: usize = 4;
 const PAIRS: usize = 100;
 /// Places of the parameters and the tags among the pairs.
 const PARAMS: usize = 0;
@@ -37,6 +39,15 @@ pub struct Courier {
     failing: bool,
     /// No request before this.
     next: Instant,
+}
+
+/// How much was sent.
+enum Sent {
+    All,
+    /// More waits.
+    Some,
+    /// The server refused something.
+    Refused,
 }
 
 impl Courier {
@@ -74,10 +85,12 @@ impl Courier {
             }
             if Instant::now() >= self.next {
                 let pause = match self.send() {
-                    Ok(()) => {
+                    Ok(Sent::All) => {
                         self.failing = false;
                         EVERY
                     }
+                    Ok(Sent::Some) => Duration::ZERO,
+                    Ok(Sent::Refused) => EVERY,
                     Err(refusal) => {
                         self.warn(&refusal);
                         PAUSE
@@ -107,26 +120,43 @@ impl Courier {
         }
     }
 
-    /// Sends everything that waits.
-    fn send(&mut self) -> Result<(), Refusal> {
+    /// Sends some of what waits.
+    fn send(&mut self) -> Result<Sent, Refusal> {
         let run_id = self.run_id()?;
+        let mut refused = false;
         for kind in [PARAMS, TAGS] {
             while let (name, pairs @ [_, ..]) = (self.pairs[kind].0, &self.pairs[kind].1[..]) {
                 let part = pairs.len().min(PAIRS);
                 let sent = self.batch(&json!({"run_id": run_id, name: pairs[..part]}));
-                self.unless_refused(sent)?;
+                refused |= self.is_refused(sent)?;
                 self.pairs[kind].1.drain(..part);
             }
         }
-        while !self.metrics.is_empty() {
+        for _ in 0..REQUESTS {
+            if self.metrics.is_empty() {
+                break;
+            }
             let part = self.metrics.len().min(METRICS);
             let metrics: Vec<&Value> = self.metrics.iter().take(part).collect();
             let sent = self.batch(&json!({"run_id": run_id, "metrics": metrics}));
             if sent.is_err() {
                 self.lost += u64::from(matches!(sent, Err(Refusal::Refused { .. }))) * part as u64;
             }
-            self.unless_refused(sent)?;
+            refused |= self.is_refused(sent)?;
             self.metrics.drain(..part);
+        }
+        Ok(match (refused, self.metrics.is_empty()) {
+            (true, _) => Sent::Refused,
+            (false, true) => Sent::All,
+            (false, false) => Sent::Some,
+        })
+    }
+
+    /// Sends everything that waits.
+    fn send_all(&mut self) -> Result<(), Refusal> {
+        self.send()?;
+        while !self.metrics.is_empty() {
+            self.send()?;
         }
         Ok(())
     }
@@ -135,13 +165,13 @@ impl Courier {
         self.client.post("runs/log-batch", body)
     }
 
-    /// Gives up what the server refuses for good, with a warning.
-    fn unless_refused(&mut self, sent: Result<Value, Refusal>) -> Result<(), Refusal> {
+    /// Whether the server refuses something for good. It is given up, with a warning.
+    fn is_refused(&mut self, sent: Result<Value, Refusal>) -> Result<bool, Refusal> {
         match sent {
-            Ok(_) => Ok(()),
+            Ok(_) => Ok(false),
             Err(refused @ Refusal::Refused { .. }) => {
                 self.warn(&refused);
-                Ok(())
+                Ok(true)
             }
             Err(unreachable) => Err(unreachable),
         }
@@ -207,7 +237,7 @@ impl Courier {
             LoggedEnd::Paused => "SCHEDULED",
             LoggedEnd::Failed => "FAILED",
         };
-        let sent = self.send().and_then(|()| {
+        let sent = self.send_all().and_then(|()| {
             let run_id = self.run_id()?;
             let body = json!({"run_id": run_id, "status": status, "end_time": milliseconds()});
             self.client.post("runs/update", &body)

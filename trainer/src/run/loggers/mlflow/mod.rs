@@ -9,7 +9,7 @@ mod courier;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -125,9 +125,20 @@ impl Logger for Mlflow {
 
     fn end(&mut self, end: LoggedEnd) -> Result<(), LogError> {
         let (answer, answered) = mpsc::sync_channel(1);
-        let gone = |_| LogError("its thread ended".to_owned());
-        self.sender.send(Message::End(end, answer)).map_err(gone)?;
-        finished(&answered)?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut message = Message::End(end, answer);
+        // The queue is full if the server is slow.
+        while let Err(refused) = self.sender.try_send(message) {
+            message = match refused {
+                TrySendError::Full(message) if Instant::now() < deadline => message,
+                TrySendError::Full(_) => return Err(too_slow()),
+                TrySendError::Disconnected(_) => {
+                    return Err(LogError("its thread ended".to_owned()));
+                }
+            };
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        finished(&answered, deadline)?;
         match self.missed {
             0 => Ok(()),
             missed => Err(LogError(format!(
@@ -150,14 +161,19 @@ impl Mlflow {
     }
 }
 
+fn too_slow() -> LogError {
+    LogError(format!(
+        "the server did not take the last numbers within {} s",
+        PATIENCE.as_secs()
+    ))
+}
+
 /// Waits for the last answer.
-fn finished(answered: &Receiver<Result<(), LogError>>) -> Result<(), LogError> {
-    answered.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-        Err(LogError(format!(
-            "the server did not take the last numbers within {} s",
-            PATIENCE.as_secs()
-        )))
-    })
+fn finished(answered: &Receiver<Result<(), LogError>>, deadline: Instant) -> Result<(), LogError> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    answered
+        .recv_timeout(left)
+        .unwrap_or_else(|_| Err(too_slow()))
 }
 
 fn milliseconds() -> u64 {
