@@ -92,8 +92,8 @@ keys! {
     /// both. Use it with a learning rate that stays high. Running statistics of batch
     /// normalizations are not averaged: prefer models with layer normalization.
     SwaConfig {
-        /// Share of the run after which averaging starts, in [0, 1), for example 0.75. The last step
-        /// of the run always counts. Default: no average.
+        /// Share of the run after which averaging starts, in [0, 1), for example 0.75. The last
+        /// step of the run always counts. Default: no average.
         start: Option<f64> = None,
         /// Steps between two that count, back from the last one. Default: one epoch.
         #[schemars(extend("unit" = "steps"))]

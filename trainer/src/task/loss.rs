@@ -16,7 +16,7 @@ pub fn row_losses(logits: Tensor<2>, classes: Tensor<1, Int>) -> Tensor<1> {
 }
 
 /// Classes of rows on a device. Not all rows need to count.
-pub struct Targets {
+pub struct RowTargets {
     /// A class for each row, counted or not, \[rows\].
     pub classes: Tensor<1, Int>,
     /// 1 for each row that counts, else 0, \[rows\]; `None` if all do.
@@ -25,7 +25,7 @@ pub struct Targets {
     counted: usize,
 }
 
-impl Targets {
+impl RowTargets {
     /// Puts `classes` on `device`. `counts` says for each whether it counts.
     pub fn new(classes: Vec<i32>, counts: Vec<bool>, device: &Device) -> Self {
         let rows = counts.len();
@@ -74,7 +74,7 @@ mod tests {
             .try_to_vec()
             .unwrap();
         let sum = |counts: [bool; 2]| {
-            let targets = Targets::new(vec![2, 0], counts.into(), &device);
+            let targets = RowTargets::new(vec![2, 0], counts.into(), &device);
             let loss = targets.loss(Tensor::clone(&logits));
             (loss.value.into_scalar::<f32>(), loss.weight)
         };

@@ -43,7 +43,7 @@ use crate::train::optimizer;
 use crate::train::progress::{Identity, Meta, Progress};
 use crate::train::record::{Recorder, Requests, Work};
 use crate::train::schedule::{Schedule, total_steps};
-use crate::train::unused::{self, Place};
+use crate::train::unused::{self, RunPlace};
 
 /// Warning of a mean of one step.
 const SWA_ALONE: &str = "warning: [swa] averages only the last step. Lower swa.start, or set \
@@ -224,8 +224,8 @@ pub(crate) fn train<T: Task>(
 }
 
 /// The parts of this run that decide which settings matter.
-fn place(context: &TrainContext<'_>) -> Place {
-    Place {
+fn place(context: &TrainContext<'_>) -> RunPlace {
+    RunPlace {
         on_host: is_host(&context.device.device),
         ranks: context.group.size(),
         shares_memory: context.group.transport() == "shm",

@@ -8,7 +8,7 @@ use crate::config::Config;
 
 /// The parts of a run that decide which settings matter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RunPlace {
     /// Whether the model is on the CPU.
     pub on_host: bool,
     /// Number of ranks.
@@ -18,7 +18,7 @@ pub(crate) struct Place {
 }
 
 /// A warning for each setting that was changed and does nothing there.
-pub(crate) fn warnings(config: &Config, place: Place) -> Vec<String> {
+pub(crate) fn warnings(config: &Config, place: RunPlace) -> Vec<String> {
     let mut found = Vec::new();
     let mut check = |is_idle: bool, setting: String, why: &str| {
         if is_idle {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
     use crate::config::Loaded;
 
-    fn found(settings: &[&str], place: Place) -> Vec<String> {
+    fn found(settings: &[&str], place: RunPlace) -> Vec<String> {
         let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
         let loaded = Loaded::load("digits", &settings).unwrap();
         warnings(&loaded.config, place)
@@ -91,17 +91,17 @@ mod tests {
 
     #[test]
     fn settings_that_do_nothing_are_named_where_they_do_nothing() {
-        let cpu = Place {
+        let cpu = RunPlace {
             on_host: true,
             ranks: 2,
             shares_memory: true,
         };
-        let cluster = Place {
+        let cluster = RunPlace {
             on_host: false,
             ranks: 8,
             shares_memory: false,
         };
-        let alone = Place {
+        let alone = RunPlace {
             ranks: 1,
             shares_memory: false,
             ..cpu

@@ -15,7 +15,7 @@ use models::LanguageModel;
 use crate::config::metric::Measure;
 use crate::config::{AnyTask, EvalSet, LanguageConfig};
 use crate::error::TrainError;
-use crate::task::loss::{Targets, row_losses};
+use crate::task::loss::{RowTargets, row_losses};
 use crate::task::open::Input;
 use crate::task::reading::Reading;
 use crate::task::{Evaluation, Facts, Items, Loss, Pass, Plain, Task, Words, not_computed};
@@ -44,14 +44,14 @@ pub struct Batch {
     /// \[windows, tokens\].
     inputs: Tensor<2, Int>,
     /// The token that follows each, \[windows × tokens\].
-    targets: Targets,
+    targets: RowTargets,
 }
 
 impl Batch {
     fn new(batch: HostBatch, device: &Device) -> Self {
         Self {
             inputs: Tensor::from_data(TensorData::new(batch.inputs, batch.shape), device),
-            targets: Targets::new(batch.targets, batch.counts, device),
+            targets: RowTargets::new(batch.targets, batch.counts, device),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::config::metric::Measure;
 use crate::config::{AnyTask, EvalSet, SegmentationConfig};
 use crate::error::TrainError;
 use crate::run::environment::Environment;
-use crate::task::loss::{Targets, row_losses};
+use crate::task::loss::{RowTargets, row_losses};
 use crate::task::open::Input;
 use crate::task::reading::Reading;
 use crate::task::{Evaluation, Facts, Items, Loss, Pass, Plain, Task, Words, not_computed};
@@ -50,7 +50,7 @@ pub struct Batch {
     /// \[images, channels, height, width\].
     images: Tensor<4>,
     /// Class of each pixel, \[images × pixels\].
-    targets: Targets,
+    targets: RowTargets,
 }
 
 impl Batch {
@@ -64,7 +64,7 @@ impl Batch {
         let images = TensorData::new(batch.images.clone(), batch.shape);
         Self {
             images: Tensor::from_data(images, device),
-            targets: Targets::new(classes, counts.collect(), device),
+            targets: RowTargets::new(classes, counts.collect(), device),
         }
     }
 }
