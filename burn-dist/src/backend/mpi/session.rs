@@ -325,8 +325,8 @@ pub(crate) fn abort(code: i32) {
     failure::note();
     // The panicking thread may hold the lock.
     let running = match STATE.try_lock() {
-        Ok(state) => matches!(&*state, State::Running(_)),
-        Err(_) => mpi::environment::is_initialized() && !mpi::environment::is_finalized(),
+        Some(state) => matches!(&*state, State::Running(_)),
+        None => mpi::environment::is_initialized() && !mpi::environment::is_finalized(),
     };
     if running {
         let _guard = within("MPI_Abort", ABORT_LIMIT);
