@@ -91,7 +91,7 @@ pub fn say_resolved(
     if let Some(warning) = schedule.warning().filter(|_| !config.train.fast_dev_run) {
         say(&format!("# {warning}"));
     }
-    let place = Place {
+    let place = RunPlace {
         on_host: device::is_on_host(config),
         ranks: size,
         // The ranks of the run may be on several hosts.
