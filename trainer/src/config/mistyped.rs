@@ -48,6 +48,10 @@ pub(super) fn mistyped(
             });
         return fault(format!("`{path}`: {plain}"));
     };
+    if key.kind == "string" && matches!(value.get_ref(), DeValue::String(_)) {
+        // It has the right type and another fault.
+        return fault(format!("`{path}`: {message}"));
+    }
     let wrong = match value.get_ref() {
         DeValue::Integer(number) if message.starts_with("invalid value") => {
             let sign = number.as_str().starts_with('-');

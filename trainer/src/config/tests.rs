@@ -328,6 +328,8 @@ fn words_of_other_frameworks_are_translated() {
         ("[early_stopping]\ntarget_accuracy = 99.5", "write 0.995"),
         ("[data]\nvalidation = 20", "write 0.2"),
         ("[train]\nlabel_smoothing = 10", "write 0.1"),
+        ("[data]\naugment = \"flip+crop\"", "`data.augment`: "),
+        ("[data]\naugment = \"autoaugment\"", "autoaugment"),
     ] {
         assert_error(&format!("{GOOD}{line}"), &[], &[part]);
     }
