@@ -18,7 +18,7 @@ use crate::system::output::say;
 use crate::system::{device, disk, free_memory};
 use crate::tools::plan::{Plan, plan};
 use crate::train::schedule::Schedule;
-use crate::train::unused::{self, Place};
+use crate::train::unused::{self, RunPlace};
 
 /// Arguments of `trainer check`.
 #[derive(Debug, Args)]
