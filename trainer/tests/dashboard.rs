@@ -122,7 +122,7 @@ fn ctrl_c_gives_the_terminal_back_as_it_was() {
         assert!(!lines.contains('\x1b'), "{lines:?}");
         assert!(lines.contains("Ctrl-C again ends at once"), "{lines:?}");
         let (_, modes) = lines
-            .split_once("\r\nthe ranks stopped early; start the run again\r\n")
+            .split_once("\r\nthe ranks stopped early, with a checkpoint\r\n")
             .unwrap_or_else(|| panic!("{lines:?}"));
         assert!(modes.contains(" echo "), "{modes}");
         assert!(modes.contains(" icanon "), "{modes}");

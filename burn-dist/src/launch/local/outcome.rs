@@ -170,7 +170,7 @@ impl std::fmt::Display for LaunchOutcome {
             (Some(failure), ..) => write!(f, "{failure}"),
             (None, _, 0) => f.write_str("all ranks finished"),
             // The ranks themselves report whether they wrote a checkpoint.
-            (None, _, 75) => f.write_str("the ranks stopped early; start the run again"),
+            (None, _, 75) => f.write_str("the ranks stopped early, with a checkpoint"),
             (None, Some(signal), _) => {
                 let name = signal_name(signal).unwrap_or("a signal");
                 write!(f, "stopped by {name}")

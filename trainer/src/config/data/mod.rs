@@ -106,8 +106,8 @@ keys! {
         /// `shapes`: 512).
         #[schemars(extend("unit" = "images"))]
         test_samples: Option<usize> = None,
-        /// Mean per channel for normalization, of values from 0 to 1; a single number is for all
-        /// channels. Default: that of the data set; `image-folder`: ImageNet's, `[0.485, 0.456,
+        /// Mean per channel for normalization, of values from 0 to 1. One number in brackets is for
+        /// all channels. Default: that of the data set; `image-folder`: ImageNet's, `[0.485, 0.456,
         /// 0.406]`, and 0.5 for grey.
         mean: Option<Vec<f64>> = None,
         /// Standard deviation per channel for normalization, like `mean`. Default: that of the data
