@@ -86,7 +86,7 @@ fn a_checkpoint_is_evaluated_as_it_was_while_training() {
         let refused = then(&run, args);
         refused
             .assert_code(2)
-            .assert_stderr(&["standard output"])
+            .assert_stderr(&["goes only to a file"])
             .assert_no_files(&[]);
     }
     let last = then(&run, &["eval", "RUN", "--last", "--json", "last.json"]);
