@@ -415,7 +415,8 @@ shell_of_an_allocation() {
   } >"$work/typed"
   # salloc hands $SHELL to srun, which wants a command: it may be unset where no one has logged in.
   SHELL=/bin/bash timeout -k 5 60 "$cluster" exec script -qec 'salloc -Q -N2 -n4' /dev/null <"$work/typed" >"$work/shell.log" 2>&1
-  says shell 'warning: Slurm job [0-9]+ has 4 tasks, .* Put srun before'
+  # In a terminal, the word in front has a color.
+  says shell 'Slurm job [0-9]+ has 4 tasks, .* Put srun before'
 }
 
 nproc_in_a_task() {
