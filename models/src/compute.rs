@@ -68,6 +68,14 @@ impl<const D: usize> Compute<Tensor<D>> for Linear {
     }
 }
 
+/// Images in the layout of the kernels, and in f32 where those of the CPU compute.
+fn laid_out(x: Tensor<4>, layout: Layout) -> Tensor<4> {
+    layout.of_channels_first(match layout {
+        Layout::ChannelsLast => x.cast(FloatDType::F32),
+        Layout::ChannelsFirst => x,
+    })
+}
+
 impl Compute<Tensor<4>> for Conv2d {
     type Output = Tensor<4>;
 
@@ -77,13 +85,9 @@ impl Compute<Tensor<4>> for Conv2d {
         let Some(options) = ConvOptions::of(self, layout) else {
             return self.forward(x);
         };
-        let x = match layout {
-            Layout::ChannelsLast => x.cast(FloatDType::F32),
-            Layout::ChannelsFirst => x,
-        };
         let weight = read(&self.weight);
         let bias = self.bias.as_ref().map(read);
-        let y = ops::conv2d(layout.of_channels_first(x), weight, bias, None, options);
+        let y = ops::conv2d(laid_out(x, layout), weight, bias, None, options);
         layout.to_channels_first(y).cast(dtype)
     }
 }
@@ -97,11 +101,7 @@ impl Compute<Tensor<4>> for MaxPool2d {
         let Some(options) = PoolOptions::of(self, layout) else {
             return self.forward(x);
         };
-        let x = match layout {
-            Layout::ChannelsLast => x.cast(FloatDType::F32),
-            Layout::ChannelsFirst => x,
-        };
-        let y = ops::max_pool2d(layout.of_channels_first(x), options);
+        let y = ops::max_pool2d(laid_out(x, layout), options);
         layout.to_channels_first(y).cast(dtype)
     }
 }
