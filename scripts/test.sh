@@ -50,6 +50,23 @@ too_late() { # WHAT SECONDS
   (($(left) >= $2)) || echo "$1: may take $2 s, and $(left) are left of TEST_SECONDS=$TEST_SECONDS"
 }
 
+# A full disk fails a build in the middle. Deletes test programs that have run, largest first, until there is room: the
+# next run links them again. Prints what was done.
+make_room() { # GIB
+  local target=${CARGO_TARGET_DIR:-target} file deleted=0
+  while read -r file; do
+    (($(free_gib) < $1)) || break
+    rm -f "$file" && deleted=$((deleted + 1))
+  done < <(find "$target" -path '*/deps/*' -type f -perm -100 ! -name '*.*' -size +4M -printf '%s %p\n' 2>/dev/null |
+    sort -rn | cut -d' ' -f2-)
+  ((deleted == 0)) || say "deleted $deleted test programs that have run: $(free_gib) GiB are free now"
+}
+free_gib() {
+  local folder=${CARGO_TARGET_DIR:-target}
+  mkdir -p "$folder"
+  df --output=avail -BG "$folder" | tail -1 | tr -dc 0-9
+}
+
 # --- what the tests need beyond the Rust toolchain ------------------------------------------------
 
 # Whether CHECK succeeds. If not, installs PACKAGES if requested and possible. Otherwise prints the command that installs
@@ -157,6 +174,7 @@ trap 'exit 130' INT TERM
 
 # --- the tests -------------------------------------------------------------------------------------
 
+make_room 12
 what=("$@")
 [[ ${#what[@]} -gt 0 ]] || what=(--workspace)
 status=0
@@ -248,6 +266,7 @@ test_static() {
 if [[ $# -eq 0 ]] && reason=$(too_late "the static program" 900) && [[ -n $reason ]]; then
   missing+=("$reason")
 elif [[ $# -eq 0 ]]; then
+  make_room 6
   code=0
   BURN_DIST_TEST_MARK="$mark" test_static </dev/null 2>&1 | tee -a "$log" || code=${PIPESTATUS[0]}
   case $code in
@@ -278,6 +297,7 @@ test_cluster() {
 if [[ $# -eq 0 && ${SKIP_CLUSTER:-} != 1 ]] && reason=$(too_late "Slurm and MPI" 1000) && [[ -n $reason ]]; then
   missing+=("$reason")
 elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} != 1 ]] && find_cluster; then
+  make_room 10
   BURN_DIST_TEST_MARK="$mark" test_cluster </dev/null 2>&1 | tee -a "$log" || status=1
 elif [[ $# -eq 0 && ${SKIP_CLUSTER:-} == 1 ]]; then
   missing+=("Slurm and MPI: SKIP_CLUSTER=1")
@@ -371,7 +391,8 @@ elif [[ $# -eq 0 && ${SKIP_GPU:-} != 1 ]]; then
   scripts/cuda-llvm.sh ${install:+--install} >/dev/null ||
     missing+=("CUDA: the LLVM that its build links is not there: scripts/cuda-llvm.sh --install")
   folder=${CARGO_TARGET_DIR:-target}
-  free=$(df --output=avail -BG "$(dirname "$folder")" | tail -1 | tr -dc 0-9)
+  make_room 20
+  free=$(free_gib)
   if [[ $free -lt 16 && -z $(compgen -G "$folder/release/deps/libwgpu_core-*.rlib") ]]; then
     missing+=("GPUs: the build takes 12 GiB, and $free are free for $folder")
   elif need "software Vulkan" vulkan_ready mesa-vulkan-drivers libvulkan1; then

@@ -966,6 +966,9 @@ fn colors_are_those_that_the_environment_allows() {
     let wrong = ["--set", "train.epoch=3"];
     let colored = |variables: &[(&str, &str)]| {
         let mut trial = Trial::new(&wrong);
+        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+            trial = trial.without(name);
+        }
         for (name, value) in variables {
             trial = trial.env(name, value);
         }
@@ -981,6 +984,8 @@ fn colors_are_those_that_the_environment_allows() {
         let command = format!("{} --set train.epoch=3", env!("CARGO_BIN_EXE_trainer"));
         let output = Command::new("env")
             .args(["-u", "NO_COLOR", "-u", "CLICOLOR", "-u", "CLICOLOR_FORCE"])
+            // With it, any terminal gets colors.
+            .args(["-u", "CI"])
             .args([
                 "TERM=xterm",
                 variable,
