@@ -131,6 +131,7 @@ impl Stream {
     }
 
     /// Two independent draws from the standard normal distribution (Box and Muller 1958).
+    #[inline]
     pub fn normals(&mut self) -> [f32; 2] {
         // 1 - unit is above zero, so the logarithm is finite.
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
