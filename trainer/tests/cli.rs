@@ -184,9 +184,18 @@ fn a_configuration_needs_no_option() {
         (&["/"], "--resume / continues the run"),
         (&["train.toml"], "cannot read the configuration train.toml"),
         (&["digit"], "did you mean `digits.toml`?"),
+        (&["fit", "digits"], "Did you mean `trainer train`?"),
+        (&["train.epochs=2"], "write --set train.epochs=2"),
+        (&["check", "train.epochs=2"], "write --set train.epochs=2"),
+        (&["--run-dir", ""], "the path is empty"),
     ] {
         Trial::new(args).run().assert_code(2).assert_stderr(&[told]);
     }
+    Trial::new(&["check", "mine.yml"])
+        .file("mine.yml", "train:\n  epochs: 3\n")
+        .run()
+        .assert_code(2)
+        .assert_stderr(&["mine.yml is a YAML file", "trainer init"]);
 }
 
 #[test]

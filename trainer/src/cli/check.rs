@@ -14,7 +14,7 @@ use super::ranks::world_size;
 use crate::config::{Config, Loaded};
 use crate::data;
 use crate::run::dir::PARENT;
-use crate::system::output::say;
+use crate::system::output::{counted, say};
 use crate::system::{device, disk, free_memory};
 use crate::tools::plan::{Plan, plan};
 use crate::train::schedule::Schedule;
@@ -84,8 +84,12 @@ pub fn say_resolved(
     say_memory(config, &plan, size, nodes);
     say_disk(config, &plan, run_dir);
     say(&format!(
-        "# {} training and {} {} {}, {} steps per epoch",
-        plan.items.train, plan.items.eval, plan.evaluated, plan.words, plan.steps_per_epoch
+        "# {} training and {} {} {}, {} per epoch",
+        plan.items.train,
+        plan.items.eval,
+        plan.evaluated,
+        plan.words,
+        counted(plan.steps_per_epoch, "step")
     ));
     let schedule = Schedule::of_run(config, plan.steps_per_epoch, batching, size);
     if let Some(warning) = schedule.warning().filter(|_| !config.train.fast_dev_run) {

@@ -146,6 +146,22 @@ fn parsed(arguments: Vec<OsString>) -> Cli {
     flags::advised(error).exit()
 }
 
+/// Commands of other frameworks, and those here.
+const OF_OTHERS: &[(&str, &str)] = &[
+    ("fit", "train"),
+    ("run", "train"),
+    ("launch", "train"),
+    ("finetune", "train"),
+    ("test", "eval"),
+    ("validate", "eval"),
+    ("validation", "eval"),
+    ("evaluate", "eval"),
+    ("infer", "predict"),
+    ("inference", "predict"),
+    ("tune", "lr-find"),
+    ("new", "init"),
+];
+
 /// Advice if `word`, the first argument, is neither a command nor a configuration, but resembles a
 /// command.
 fn meant_command(word: &str) -> Option<String> {
@@ -161,7 +177,11 @@ fn meant_command(word: &str) -> Option<String> {
     for configuration in EMBEDDED {
         known.push(configuration.stem());
     }
-    let near = nearest(word, &known).filter(|near| !is_other && commands.contains(near))?;
+    let theirs = OF_OTHERS.iter().find(|(theirs, _)| *theirs == word);
+    let near = theirs
+        .map(|(_, ours)| *ours)
+        .or_else(|| nearest(word, &known));
+    let near = near.filter(|near| !is_other && commands.contains(near))?;
     Some(format!(
         "`{word}` is neither a command nor a configuration. Did you mean `trainer {near}`?"
     ))

@@ -24,6 +24,7 @@ const NAMES: &[(&str, &str)] = &[
     ("net", "model"),
     ("modelema", "ema"),
     ("gradscaler", "loss_scale"),
+    ("zerooptimization", "parallel"),
     // Keys.
     ("momentum", "betas"),
     // Devices.
@@ -341,7 +342,10 @@ const KEYS: &[(&[&str], &str)] = &[
         ],
         "train.clip_norm",
     ),
-    (&["randomseed", "randomstate", "manualseed"], "train.seed"),
+    (
+        &["randomseed", "randomstate", "manualseed", "seedeverything"],
+        "train.seed",
+    ),
     (&["labelsmooth", "smoothing"], "train.label_smoothing"),
     (
         &[
@@ -370,6 +374,7 @@ const KEYS: &[(&[&str], &str)] = &[
         &[
             "shardingstrategy",
             "zerostage",
+            "stage",
             "fsdp",
             "deepspeed",
             "zero",
@@ -455,6 +460,14 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (
         &["droplast"],
         "training always drops the images that do not fill a batch, other ones in each epoch",
+    ),
+    (
+        &["compile", "torchcompile", "compilemodel"],
+        "nothing needs to be compiled: kernels of GPUs are compiled at their first use, and kept",
+    ),
+    (
+        &["reportto"],
+        "log.tensorboard, log.csv and log.mlflow choose where metrics are written",
     ),
     (
         &["pinmemory", "persistentworkers", "prefetchfactor"],

@@ -174,6 +174,27 @@ pub struct Loaded {
     spans: BTreeMap<String, Range<usize>>,
 }
 
+/// The format of a file that is no TOML, by its name.
+fn other_format(path: &Path) -> Option<&'static str> {
+    let ending = path.extension()?.to_str()?.to_lowercase();
+    match ending.as_str() {
+        "yaml" | "yml" => Some("YAML"),
+        "json" => Some("JSON"),
+        _ => None,
+    }
+}
+
+/// Whether `name` looks like `section.key=value`.
+fn is_setting(name: &str) -> bool {
+    let part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let key = name
+        .split_once('=')
+        .and_then(|(key, _)| key.split_once('.'));
+    key.is_some_and(|(section, key)| {
+        !section.is_empty() && !key.is_empty() && (section.chars().chain(key.chars())).all(part)
+    })
+}
+
 /// The name of a file without its extension.
 fn stem(path: &Path) -> String {
     let stem = path.file_stem();
@@ -203,6 +224,10 @@ impl Loaded {
                     "the configuration of a run is {name}/{}; --resume {name} continues the run",
                     run_name::CONFIG_FILE
                 )),
+            )),
+            (Err(_), _) if is_setting(name) => Err(ConfigError::new(
+                format!("`{name}` is a setting, not a configuration"),
+                Some(format!("write --set {name}")),
             )),
             (Err(error), _) => {
                 let names: Vec<&str> = EMBEDDED.iter().map(|config| config.name).collect();
@@ -234,6 +259,12 @@ impl Loaded {
         over: bool,
     ) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
+        if let Some(format) = other_format(path) {
+            return Err(ConfigError::new(
+                format!("{name} is a {format} file"),
+                Some("configurations are TOML; `trainer init` writes one".to_owned()),
+            ));
+        }
         let text = String::from_utf8(bytes).map_err(|_| {
             ConfigError::new(format!("{name} is not a text file (invalid UTF-8)"), None)
         })?;

@@ -9,9 +9,12 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-/// Parser of a path on the command line.
+/// Parser of a path on the command line. It is not empty.
 pub(crate) fn argument() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().try_map(|text| expand(&text))
+    OsStringValueParser::new().try_map(|text| match text.is_empty() {
+        true => Err("the path is empty".to_owned()),
+        false => expand(&text),
+    })
 }
 
 /// Expands a leading `~`, and the variables `$NAME` and `${NAME}`. Other dollar signs stay.

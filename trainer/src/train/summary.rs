@@ -14,7 +14,7 @@ use crate::config::metric::LOSS;
 use crate::config::run_name::CHECKPOINTS;
 use crate::error::TrainError;
 use crate::system::compute::kernels_name;
-use crate::system::output::{complain, duration};
+use crate::system::output::{complain, counted, duration};
 use crate::task::{Evaluation, Measure, Task};
 use crate::train::progress::Best;
 use crate::{STOPPED_EARLY, report};
@@ -143,7 +143,7 @@ impl<T: Task> Training<'_, T> {
             _ => None,
         };
         format!(
-            "model {model}, {} parameters; data {}{}, {} training and {} {} {}; {} steps per epoch",
+            "model {model}, {} parameters; data {}{}, {} training and {} {} {}; {} per epoch",
             self.parallel.num_parameters(),
             data.kind.name(),
             folder.map_or_else(String::new, |folder| format!(" {}", folder.display())),
@@ -151,7 +151,7 @@ impl<T: Task> Training<'_, T> {
             items.eval,
             self.set(),
             T::WORDS.items,
-            self.steps_per_epoch,
+            counted(self.steps_per_epoch, "step"),
         )
     }
 
@@ -183,10 +183,7 @@ impl<T: Task> Training<'_, T> {
             chosen.reason,
             config.train.precision,
             kernels_name(config, &chosen.device),
-            match rayon::current_num_threads() {
-                1 => "1 thread".to_owned(),
-                threads => format!("{threads} threads"),
-            },
+            counted(rayon::current_num_threads() as u64, "thread"),
         )
     }
 

@@ -101,6 +101,14 @@ pub(crate) fn flush() {
     outlet::flush(PATIENCE);
 }
 
+/// A number of things, such as "1 step" and "2 steps".
+pub fn counted(number: u64, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ => format!("{number} {one}s"),
+    }
+}
+
 /// A duration for people: `0.8 s`, `12.3 s`, `3 min 05 s`, `2 h 03 min`.
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs_f64();

@@ -13,6 +13,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use parking_lot::{Condvar, Mutex};
 use rustix::termios::tcgetwinsize;
 
+use super::counted;
+
 /// Maximum waiting lines, and their maximum bytes.
 const MOST_LINES: usize = 4000;
 const MOST_BYTES: usize = 1 << 20;
@@ -78,8 +80,7 @@ impl State {
     fn tell_dropped(&mut self, stream: Stream) {
         let lines = match std::mem::take(&mut self.dropped) {
             0 => return,
-            1 => "1 line".to_owned(),
-            lines => format!("{lines} lines"),
+            lines => counted(lines, "line"),
         };
         let text = format!("warning: dropped {lines} of output: nobody read it in time");
         self.bytes += text.len();

@@ -136,6 +136,14 @@ impl Trained {
                 reason: "no such checkpoint, run folder or weights file".to_owned(),
             });
         }
+        if path.extension().is_some_and(|ending| ending == "toml") {
+            return Err(FindError::Nothing {
+                path: path.to_owned(),
+                reason: "a configuration is no trained model; give a run folder, a checkpoint or \
+                         weights"
+                    .to_owned(),
+            });
+        }
         if path.is_file() {
             return Self::of_file(path, config, sets);
         }
