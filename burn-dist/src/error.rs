@@ -63,8 +63,8 @@ impl Error {
 ///
 /// The group is unusable afterwards. Its other ranks receive the fault or detect it. Exceptions:
 ///
-/// - [`MeanOfIntegers`](Self::MeanOfIntegers), [`NoSuchRoot`](Self::NoSuchRoot) and
-///   [`Cuts`](Self::Cuts) depend on this rank's arguments and are found before anything is sent.
+/// - [`MeanOfIntegers`](Self::MeanOfIntegers), [`NoSuchRoot`](Self::NoSuchRoot),
+///   [`Cuts`](Self::Cuts) and [`VirtualRanks`](Self::VirtualRanks) depend on this rank's arguments and are found before anything is sent.
 ///   Ranks with other arguments wait for this rank until the timeout.
 /// - All ranks see [`TooLarge`](Self::TooLarge) alike.
 #[derive(thiserror::Error)]
@@ -154,6 +154,17 @@ pub enum CollectiveError {
     Cuts {
         /// Elements of the buffer.
         len: usize,
+        /// The world size.
+        size: usize,
+    },
+    /// Sums of virtual ranks cannot be reduced in this group, or not in this way.
+    #[error(
+        "cannot reduce sums of the virtual ranks of {ranks} ranks in a group of {size}. Use a sum \
+         or a mean, in a group of {ranks} ranks that `ProcessGroup::meshed` made"
+    )]
+    VirtualRanks {
+        /// Number of ranks that the virtual ranks are divided among.
+        ranks: usize,
         /// The world size.
         size: usize,
     },

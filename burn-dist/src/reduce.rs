@@ -166,6 +166,33 @@ pub(crate) fn into(dtype: DType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) 
     }))
 }
 
+/// Sums `parts` of equal length into `out` in the order of a tree: after part `k`, the last two sums
+/// are replaced by their sum `additions[k]` times. One sum must be left at the end.
+///
+/// Every sum is rounded to the element type, so it has the same bits whoever computes it. A mean is
+/// the sum, divided by `divisor`.
+pub(crate) fn tree(
+    dtype: DType,
+    (parts, additions): (&[&[u8]], &[usize]),
+    divisor: Option<usize>,
+    out: &mut [u8],
+) {
+    with_type!(dtype, T => {
+        let parts: Vec<&[T]> = parts.iter().map(|p| bytemuck::cast_slice(p)).collect();
+        let out: &mut [T] = bytemuck::cast_slice_mut(out);
+        vectorised(#[inline(always)] || ordered::<T>(&parts, additions, divisor, out));
+    })
+}
+
+/// Computes `left += right`, element by element; the sum is rounded to the element type.
+pub(crate) fn add(dtype: DType, left: &mut [u8], right: &[u8]) {
+    with_type!(dtype, T => {
+        let left: &mut [T] = bytemuck::cast_slice_mut(left);
+        let right: &[T] = bytemuck::cast_slice(right);
+        vectorised(#[inline(always)] || add_to(left, right));
+    })
+}
+
 /// Computes `sum = part ∘ sum`, element by element: the part that arrived comes before this rank's.
 ///
 /// Callers must first widen half-precision sums (see [`widen`]), or each call rounds. A mean is a
@@ -337,6 +364,49 @@ fn gather<T: Number>(
     }
 }
 
+#[inline(always)]
+fn add_to<T: Number>(left: &mut [T], right: &[T]) {
+    for (left, right) in left.iter_mut().zip(right) {
+        *left = T::narrow(T::add(left.widen(), right.widen()));
+    }
+}
+
+#[inline(always)]
+fn ordered<T: Number>(parts: &[&[T]], additions: &[usize], divisor: Option<usize>, out: &mut [T]) {
+    let mut held: Vec<[T; BLOCK]> = Vec::new();
+    for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+        let range = block * BLOCK..block * BLOCK + out.len();
+        let len = out.len();
+        let mut top = 0;
+        for (part, additions) in parts.iter().zip(additions) {
+            if held.len() == top {
+                held.push([T::zeroed(); BLOCK]);
+            }
+            held[top][..len].copy_from_slice(&part[range.clone()]);
+            top += 1;
+            for _ in 0..*additions {
+                let (left, right) = held.split_at_mut(top - 1);
+                if let ([.., left], [right, ..]) = (left, right) {
+                    add_to(&mut left[..len], &right[..len]);
+                    top -= 1;
+                }
+            }
+        }
+        debug_assert_eq!(top, 1);
+        let Some(sum) = held.first() else {
+            return;
+        };
+        match divisor {
+            None => out.copy_from_slice(&sum[..len]),
+            Some(by) => {
+                for (out, sum) in out.iter_mut().zip(sum) {
+                    *out = T::narrow(T::divide(sum.widen(), by));
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -369,6 +439,29 @@ mod tests {
             into(DType::F32, ReduceOp::Sum, &views, bytes);
             assert!(out.into_iter().map(Some).eq(expected), "{count}");
         }
+    }
+
+    #[test]
+    fn a_tree_adds_in_its_order_and_rounds_every_sum() {
+        // ((a + b) + (c + d)) + e
+        let additions = [0, 1, 0, 2, 1];
+        let part = |k: usize| (0..1300).map(move |i| ((i * 31 + k * 17) as f32).sin());
+        let parts: Vec<Vec<f32>> = (0..5).map(|k| part(k).collect()).collect();
+        let views: Vec<&[u8]> = parts.iter().map(|p| bytemuck::cast_slice(p)).collect();
+        let mut out = vec![0f32; 1300];
+        let bytes = bytemuck::cast_slice_mut(&mut out);
+        tree(DType::F32, (&views, &additions), Some(5), bytes);
+        for (i, out) in out.into_iter().enumerate() {
+            let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(|k| parts[k][i]);
+            assert_eq!(out, (((a + b) + (c + d)) + e) / 5.0);
+        }
+        // In f16, 2048 + 1 is 2048.
+        let parts = [2048.0, 1.0, 1.0].map(|x| [f16::from_f32(x)]);
+        let views: Vec<&[u8]> = parts.iter().map(|p| bytemuck::cast_slice(p)).collect();
+        let mut out = [f16::ZERO];
+        let bytes = bytemuck::cast_slice_mut(&mut out);
+        tree(DType::F16, (&views, &[0, 1, 1]), None, bytes);
+        assert_eq!(out[0], f16::from_f32(2048.0));
     }
 
     #[test]

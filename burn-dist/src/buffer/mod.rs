@@ -8,10 +8,14 @@
 
 mod recycled;
 
+use std::ops::Range;
+
 use crate::compression::Compression;
 use crate::element::{DType, Element};
+use crate::reduce;
 use crate::shard::Cuts;
 use crate::transport::shm::Region;
+use crate::virtual_ranks::VirtualRanks;
 use recycled::Recycled;
 
 /// A cache line. Plain memory is allocated in lines, so that vector code finds it aligned.
@@ -25,6 +29,21 @@ enum Backing {
     Registered(Region),
 }
 
+/// The sums of virtual ranks that lie in a buffer, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sums {
+    pub virtual_ranks: VirtualRanks,
+    /// Elements of each sum.
+    pub len: usize,
+}
+
+impl Sums {
+    /// Elements from the beginning of a sum to that of the next, so that each is aligned.
+    pub fn stride(&self, dtype: DType) -> usize {
+        lines(dtype, self.len) * size_of::<Line>() / dtype.size()
+    }
+}
+
 /// Contiguous elements of one type, aligned to 64 bytes.
 pub struct Buffer {
     dtype: DType,
@@ -32,6 +51,7 @@ pub struct Buffer {
     cuts: Cuts,
     compression: Compression,
     number: u32,
+    sums: Option<Sums>,
     memory: Backing,
 }
 
@@ -82,6 +102,7 @@ impl Buffer {
             cuts: Cuts::Even,
             compression: Compression::None,
             number: 0,
+            sums: None,
             memory,
         }
     }
@@ -112,6 +133,39 @@ impl Buffer {
 
     pub(crate) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Makes it a buffer of sums of virtual ranks.
+    pub(crate) fn with_sums(mut self, sums: Sums) -> Self {
+        self.sums = Some(sums);
+        self
+    }
+
+    pub(crate) fn sums(&self) -> Option<Sums> {
+        self.sums
+    }
+
+    /// Place of sum number `index` of a buffer of
+    /// [`ProcessGroup::sums`](crate::ProcessGroup::sums); of any other buffer, all elements.
+    pub fn sum_place(&self, index: usize) -> Range<usize> {
+        let Some(sums) = self.sums else {
+            return 0..self.len;
+        };
+        let start = index * sums.stride(self.dtype);
+        start..start + sums.len
+    }
+
+    /// Replaces the sums number `index` and `index + 1` by their sum, number `index`. It is rounded
+    /// to the element type.
+    ///
+    /// # Panics
+    /// If there are no such sums.
+    pub fn add_sums(&mut self, index: usize) {
+        let (left, right) = (self.sum_place(index), self.sum_place(index + 1));
+        let (dtype, size) = (self.dtype, self.dtype.size());
+        let (before, after) = self.bytes_mut().split_at_mut(right.start * size);
+        let left = &mut before[left.start * size..left.end * size];
+        reduce::add(dtype, left, &after[..right.len() * size]);
     }
 
     /// Borders of the ranks' shards.

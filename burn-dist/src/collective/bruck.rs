@@ -187,6 +187,7 @@ mod tests {
             op: Some(ReduceOp::Sum),
             wire: None,
             root: 0,
+            virtual_ranks: 0,
             len: 0,
             bucket: 0,
             cuts: 0,

@@ -60,6 +60,9 @@ pub struct Descriptor {
     pub wire: Option<DType>,
     /// Root; 0 without one.
     pub root: u16,
+    /// Number of virtual ranks whose sums are reduced in the order of their tree; 0 for a reduction
+    /// over ranks, and without one.
+    pub virtual_ranks: u16,
     /// Number of elements.
     pub len: u64,
     /// Number of the bucket, from 1; 0 for private memory that needs no number.
@@ -91,7 +94,8 @@ impl Descriptor {
             | u64::from(self.dtype as u8) << 8
             | op << 16
             | wire << 24
-            | u64::from(self.root) << 32;
+            | u64::from(self.root) << 32
+            | u64::from(self.virtual_ranks) << 48;
         let memory = u64::from(self.bucket) | u64::from(self.cuts) << 32;
         [self.sequence, what, self.len, memory]
     }
@@ -99,10 +103,15 @@ impl Descriptor {
     /// Decodes four words of a peer; `None` if they are malformed.
     pub fn decode(words: [u64; 4]) -> Option<Self> {
         let [sequence, what, len, memory] = words;
-        let [kind, dtype, op, wire, root_low, root_high, end @ ..] = what.to_le_bytes();
-        if end != [0, 0] {
-            return None;
-        }
+        let [
+            kind,
+            dtype,
+            op,
+            wire,
+            root_low,
+            root_high,
+            virtual_ranks @ ..,
+        ] = what.to_le_bytes();
         Some(Self {
             sequence,
             kind: Kind::from_code(kind)?,
@@ -117,6 +126,7 @@ impl Descriptor {
                 code => Some(DType::from_code(code)?),
             },
             root: u16::from_le_bytes([root_low, root_high]),
+            virtual_ranks: u16::from_le_bytes(virtual_ranks),
             len,
             bucket: memory as u32,
             cuts: (memory >> 32) as u32,
@@ -155,6 +165,9 @@ impl fmt::Display for Descriptor {
             write!(f, " ({op})")?;
         }
         write!(f, " of {} × {}", self.len, self.dtype)?;
+        if self.virtual_ranks > 0 {
+            write!(f, " over {} virtual ranks", self.virtual_ranks)?;
+        }
         if let Some(wire) = self.wire {
             write!(f, " as {wire}")?;
         }
@@ -190,6 +203,7 @@ mod tests {
             sequence: u64,
             len: u64,
             root: u16,
+            virtual_ranks: u16,
             bucket: u32,
             cuts: u32,
         ) {
@@ -200,6 +214,7 @@ mod tests {
                 op: Some(ReduceOp::Mean),
                 wire: Some(DType::F16),
                 root,
+                virtual_ranks,
                 len,
                 bucket,
                 cuts,
@@ -217,6 +232,7 @@ mod tests {
             op: Some(ReduceOp::Sum),
             wire: None,
             root: 0,
+            virtual_ranks: 0,
             len: 1000,
             bucket: 0,
             cuts: 0,
@@ -230,6 +246,14 @@ mod tests {
             [0, 1, 2].map(|model| numbered(model).to_string()),
             ["3", "3", "3 of model 2"]
                 .map(|bucket| format!("#17 all-reduce (sum) of 1000 × f32 in bucket {bucket}"))
+        );
+        let of_tree = Descriptor {
+            virtual_ranks: 12,
+            ..descriptor
+        };
+        assert_eq!(
+            of_tree.to_string(),
+            "#17 all-reduce (sum) of 1000 × f32 over 12 virtual ranks"
         );
         let compressed = Descriptor {
             wire: Some(DType::BF16),

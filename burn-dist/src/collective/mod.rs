@@ -12,6 +12,9 @@
 //!
 //! Over several nodes with the same number of ranks on each, `hierarchical` uses memory within a
 //! node and streams between nodes. It sums in the same order or, on request, by nodes.
+//!
+//! Sums of virtual ranks are added in the order of their tree (`tree`), over shared memory or
+//! streams between all ranks.
 
 mod bruck;
 mod compressed;
@@ -19,6 +22,7 @@ mod descriptor;
 mod hierarchical;
 mod ring;
 mod send_receive;
+mod tree;
 
 use std::ops::Range;
 
@@ -28,6 +32,7 @@ pub use descriptor::{Descriptor, Kind};
 pub(crate) use hierarchical::{Layout, Nodes, Order};
 use ring::Reduction;
 use send_receive::{announce, send_receive};
+pub(crate) use tree::{finish_alone, run_tree};
 
 use crate::element::{DType, ReduceOp};
 use crate::reduce;
@@ -91,6 +96,14 @@ impl Wiring {
         match self {
             Self::Flat(transport) => transport.name(),
             Self::Nodes(nodes) => nodes.name(),
+        }
+    }
+
+    /// Whether every rank has a stream to every other.
+    pub(crate) fn is_meshed(&self) -> bool {
+        match self {
+            Self::Flat(transport) => transport.is_meshed(),
+            Self::Nodes(_) => false,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::rendezvous::Store;
 use crate::transport::shm::{self, Offer, SharedMemory};
 use crate::transport::tcp::Listener;
-use crate::transport::{Transport, TransportError};
+use crate::transport::{Reach, Transport, TransportError};
 use crate::world::World;
 
 pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Error> {
@@ -39,6 +39,7 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
         store: &store,
         has_processor: None,
         mpi: mpi.as_ref(),
+        reach: Reach::default(),
     };
     let joined = joining
         .join(&mut &*store)
@@ -93,6 +94,8 @@ pub(super) struct Joining<'a> {
     /// because its ranks share the CPUs with the other ranks of the host.
     pub has_processor: Option<bool>,
     pub mpi: Option<&'a Arc<Session>>,
+    /// The ranks that each rank has a stream to. With all of them, every rank is on its own.
+    pub reach: Reach,
 }
 
 /// A connected rank.
@@ -178,6 +181,7 @@ impl Joining<'_> {
                 Err(error) => self.say_instead(error, "one ring through all ranks"),
             }
         } else if self.options.algorithm == Algorithm::NodeFirst
+            && self.reach == Reach::Doubling
             && self.rank == 0
             && nodes > 1
             && nodes < self.size()
@@ -204,6 +208,9 @@ impl Joining<'_> {
             (TransportKind::Auto, Algorithm::NodeFirst) => Order::NodeFirst,
             _ => return None,
         };
+        if self.reach == Reach::All {
+            return None;
+        }
         let layout = Layout::of(hosts, self.rank)?;
         // A ring through all ranks that are not in node order would visit a node several times.
         let fits = order == Order::NodeFirst || layout.is_in_order();
@@ -274,19 +281,20 @@ impl Joining<'_> {
 
     fn messages(&self, ranks: &[usize]) -> Result<Box<dyn Transport>, Error> {
         let (session, number) = (self.session()?, self.members.number());
-        let streams = session.streams(&self.in_world(ranks), number, self.place(ranks));
+        let place = self.place(ranks);
+        let streams = session.streams(&self.in_world(ranks), number, place, self.reach);
         Ok(streams.map_err(|error| error.renamed(|place| ranks[place]))?)
     }
 
     /// MPI's own collectives, if requested.
     fn native(&self) -> Result<Option<Collectives>, Error> {
         Ok(match self.options.algorithm {
-            Algorithm::Mpi => {
+            Algorithm::Mpi if self.reach == Reach::Doubling => {
                 let all: Vec<usize> = (0..self.size()).collect();
                 let (session, number) = (self.session()?, self.members.number());
                 Some(session.collectives(&self.in_world(&all), number)?)
             }
-            Algorithm::Auto | Algorithm::NodeFirst => None,
+            _ => None,
         })
     }
 
@@ -380,7 +388,7 @@ impl Joining<'_> {
         exchange: &mut dyn Exchange,
     ) -> Result<Box<dyn Transport>, Error> {
         let ip = listens_at(self.store.local_ip(), nodes);
-        let listener = Listener::bind(ip)?;
+        let listener = Listener::bind(ip)?.reaching(self.reach);
         let address = SocketAddr::new(ip, listener.address().port()).to_string();
         let words = exchange.all_gather("tcp address", address.as_bytes())?;
         let addresses = words.iter().enumerate().map(|(rank, word)| {

@@ -14,7 +14,7 @@ use super::members::Members;
 use super::patience::Patience;
 use super::recorder::Recorder;
 use crate::backend::mpi::{self, Collectives, Session};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Sums};
 use crate::collective::{self, Descriptor, Failure, Kind, Neighbours, Operand, Wiring};
 use crate::element::{DType, ReduceOp};
 use crate::error::{CollectiveError, Error};
@@ -303,25 +303,39 @@ impl Engine {
             Target::Buffer(buffer) if call.kind.has_shards() => buffer.cuts().clone(),
             _ => Cuts::Even,
         };
-        let wire = match &target {
-            Target::Buffer(buffer) => buffer.compression().of_reduction(dtype, call.op),
-            Target::Slice(..) => None,
+        let sums = match &target {
+            Target::Buffer(buffer) if call.op.is_some() => buffer.sums(),
+            _ => None,
         };
-        let (len, size) = (bytes / dtype.size(), self.place.size);
+        let wire = match &target {
+            Target::Buffer(buffer) if sums.is_none() => {
+                buffer.compression().of_reduction(dtype, call.op)
+            }
+            _ => None,
+        };
+        let size = self.place.size;
+        let len = sums.map_or(bytes / dtype.size(), |sums| sums.len);
+        if let Some(sums) = sums {
+            self.check_sums(&sums, call.op)?;
+        }
         if !cuts.fit(len, size) {
             return Err(CollectiveError::Cuts { len, size }.into());
         }
-        let target = match wire {
-            Some(_) => target,
-            None => match self.run_by_mpi(call, &cuts, target)? {
+        let target = match wire.is_some() || sums.is_some() {
+            true => target,
+            false => match self.run_by_mpi(call, &cuts, target)? {
                 Some(target) => target,
                 None => return Ok(()),
             },
         };
-        let Some(shared) = self.link.as_mut().map(|link| link.wiring.shared()) else {
-            return Ok(self.poison.check()?);
-        };
         let mut target = target;
+        let Some(shared) = self.link.as_mut().map(|link| link.wiring.shared()) else {
+            self.poison.check()?;
+            if let (Some(sums), Target::Buffer(buffer)) = (sums, target) {
+                collective::finish_alone((dtype, call.op), &sums, buffer.bytes_mut());
+            }
+            return Ok(());
+        };
         let memory = match &mut target {
             Target::Slice(_, bytes) => Operand::Private(bytes),
             Target::Buffer(buffer) => {
@@ -345,18 +359,33 @@ impl Engine {
             op: call.op,
             wire,
             root: call.root as u16,
+            virtual_ranks: sums.map_or(0, |sums| sums.virtual_ranks.count() as u16),
             len: len as u64,
             bucket,
             cuts: cuts.digest(),
         };
-        let done = self.perform(what, |wiring, at, watch| {
-            collective::run(wiring, at, (&what, &cuts), memory, watch)
+        let done = self.perform(what, |wiring, at, watch| match &sums {
+            Some(sums) => collective::run_tree(wiring, at, (&what, &cuts, sums), memory, watch),
+            None => collective::run(wiring, at, (&what, &cuts), memory, watch),
         });
         if let (Err(_), Target::Buffer(buffer)) = (&done, target) {
             // Peers that have not heard of the failure may still write to it.
             buffer.leave_registered();
         }
         done
+    }
+
+    /// Checks that this group can add the sums of virtual ranks.
+    fn check_sums(&self, sums: &Sums, op: Option<ReduceOp>) -> Result<(), CollectiveError> {
+        let (ranks, size) = (sums.virtual_ranks.ranks(), self.place.size);
+        let meshed = self
+            .link
+            .as_ref()
+            .is_none_or(|link| link.wiring.is_meshed());
+        if ranks == size && meshed && matches!(op, Some(ReduceOp::Sum | ReduceOp::Mean)) {
+            return Ok(());
+        }
+        Err(CollectiveError::VirtualRanks { ranks, size })
     }
 
     /// Runs the collective with MPI's own implementation, or returns the target.
@@ -458,6 +487,7 @@ impl Engine {
             op: None,
             wire: None,
             root: 0,
+            virtual_ranks: 0,
             len: len as u64,
             bucket: 0,
             cuts: 0,

@@ -30,7 +30,7 @@ pub(crate) use patience::Patience;
 pub use states::{RankState, RankStates};
 
 use crate::backend::mpi;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Sums};
 use crate::collective::Kind;
 use crate::element::{DType, Element, ReduceOp};
 use crate::error::Error;
@@ -38,6 +38,8 @@ use crate::named::named;
 use crate::rendezvous::Store;
 use crate::shard;
 use crate::thread_limit;
+use crate::transport::Reach;
+use crate::virtual_ranks::VirtualRanks;
 use crate::watchdog;
 pub use crate::watchdog::Abort;
 use crate::world::World;
@@ -249,7 +251,26 @@ impl ProcessGroup {
     pub fn split(&self, colour: u64, key: u64) -> Result<Self, Error> {
         let engine = self
             .queue
-            .inline(|engine| split::split(engine, colour, key))?;
+            .inline(|engine| split::split(engine, (colour, key), Reach::default()))?;
+        Ok(Self {
+            queue: Queue::new(engine),
+        })
+    }
+
+    /// A group of the same ranks in which every rank has a stream to every other. All ranks call
+    /// it.
+    ///
+    /// It reduces the sums of [`VirtualRanks`]. On one host it shares memory; between hosts, each
+    /// rank has its own TCP connections or MPI messages to all others. As after
+    /// [`split`](Self::split), the two groups have their own order of collectives.
+    ///
+    /// # Errors
+    /// Fails if the ranks cannot be connected; this group is then unusable too.
+    pub fn meshed(&self) -> Result<Self, Error> {
+        let key = self.rank() as u64;
+        let engine = self
+            .queue
+            .inline(|engine| split::split(engine, (0, key), Reach::All))?;
         Ok(Self {
             queue: Queue::new(engine),
         })
@@ -299,6 +320,39 @@ impl ProcessGroup {
     /// Fails if a rank is out of memory.
     pub fn bucket(&self, dtype: DType, len: usize) -> Result<Buffer, Error> {
         self.queue.inline(|engine| engine.bucket(dtype, len))
+    }
+
+    /// Memory for the sums of `len` elements that a rank's [virtual ranks](VirtualRanks) bring,
+    /// zeroed. All ranks of a [meshed](Self::meshed) group call it.
+    ///
+    /// Sum number `i` lies in [`Buffer::sum_place`]`(i)`. There is room for
+    /// [`VirtualRanks::most_sums`] of them. A rank adds the sums of its virtual ranks in the order
+    /// of [`VirtualRanks::additions`]; those that are left are its partial sums. A reduction adds
+    /// the partial sums of all ranks in the order of the tree, and leaves the result in place of
+    /// the first one. A mean is over virtual ranks. Nothing is compressed.
+    ///
+    /// ```
+    /// use burn_dist::{DType, ProcessGroup, ReduceOp, VirtualRanks};
+    ///
+    /// let group = ProcessGroup::single().meshed()?;
+    /// let shares = VirtualRanks::new(4, group.size())?;
+    /// let mut sums = group.sums(DType::F32, 3, shares)?;
+    /// let place = sums.sum_place(0);
+    /// sums.as_mut_slice::<f32>()?[place.clone()].copy_from_slice(&[1.0, 2.0, 4.0]);
+    /// group.all_reduce_buffer(&mut sums, ReduceOp::Mean)?;
+    /// assert_eq!(sums.as_slice::<f32>()?[place], [0.25, 0.5, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if a rank is out of memory.
+    pub fn sums(&self, dtype: DType, len: usize, of: VirtualRanks) -> Result<Buffer, Error> {
+        let sums = Sums {
+            virtual_ranks: of,
+            len,
+        };
+        let all = sums.stride(dtype) * of.most_sums();
+        Ok(self.bucket(dtype, all)?.with_sums(sums))
     }
 
     /// Number of the next model to train in this group. All ranks create the same models in the

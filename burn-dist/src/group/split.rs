@@ -11,7 +11,7 @@ use super::connect::{EXCHANGES, Exchange, Joining};
 use super::engine::{Connection, Engine, Standing};
 use super::members::Members;
 use crate::error::Error;
-use crate::transport::TransportError;
+use crate::transport::{Reach, TransportError};
 
 /// A rank's wish: colour, key, and highest group number.
 #[derive(Serialize, Deserialize)]
@@ -35,8 +35,12 @@ impl SplitRequest {
 }
 
 /// The engine of this rank in its colour's group. A collective call; an error fails the run.
-pub(super) fn split(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
-    let result = divide(parent, colour, key);
+pub(super) fn split(
+    parent: &mut Engine,
+    (colour, key): (u64, u64),
+    reach: Reach,
+) -> Result<Engine, Error> {
+    let result = divide(parent, (colour, key), reach);
     if let Err(error) = &result {
         // The others are waiting, perhaps in a group that does not include this rank.
         parent.break_with(&error.to_string());
@@ -44,7 +48,7 @@ pub(super) fn split(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine
     result
 }
 
-fn divide(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
+fn divide(parent: &mut Engine, (colour, key): (u64, u64), reach: Reach) -> Result<Engine, Error> {
     let highest = parent.poison.highest();
     let request = SplitRequest {
         colour,
@@ -72,6 +76,7 @@ fn divide(parent: &mut Engine, colour: u64, key: u64) -> Result<Engine, Error> {
     let mut subset = Subset {
         parent,
         chosen,
+        reach,
         exchanges: 0,
     };
     let engine = subset.connect(members)?;
@@ -86,6 +91,7 @@ struct Subset<'a> {
     parent: &'a mut Engine,
     /// Their ranks in the common group, in the order of the new group.
     chosen: Vec<usize>,
+    reach: Reach,
     exchanges: usize,
 }
 
@@ -117,6 +123,7 @@ impl Subset<'_> {
             store: &store,
             has_processor: Some(self.parent.place.has_processor),
             mpi: mpi.as_ref(),
+            reach: self.reach,
         };
         let joined = joining.join(self).map_err(|error| match error {
             Error::Transport(error) => Error::Transport(members.name(error)),

@@ -9,7 +9,7 @@ use super::{GroupOptions, ProcessGroup, Queue, connect};
 use crate::error::Error;
 use crate::open_files::make_room;
 use crate::rendezvous::{FILES_PER_RANK, RendezvousError, StoreServer};
-use crate::transport::distances;
+use crate::transport::Reach;
 use crate::wire::Secret;
 use crate::wire::net::working_loopback;
 use crate::world::World;
@@ -20,7 +20,7 @@ pub(super) fn connect_all(size: usize, options: &GroupOptions) -> Result<Vec<Pro
     }
     // Streams to and from other ranks, the socket that listens for them, and both ends of a
     // connection to the store.
-    let files = 2 * distances(size).count() + 2 + FILES_PER_RANK;
+    let files = 2 * Reach::default().distances(size).count() + 2 + FILES_PER_RANK;
     make_room(size, files).map_err(RendezvousError::from)?;
     let (_, secret) = Secret::generate()?;
     let unreachable = RendezvousError::system("cannot connect to this machine's loopback address");

@@ -131,6 +131,7 @@ impl<N: Nccl> Communicator<N> {
             op,
             wire: None,
             root: u16::try_from(root).unwrap_or(u16::MAX),
+            virtual_ranks: 0,
             len: len as u64,
             bucket,
             cuts: match kind.has_shards() {

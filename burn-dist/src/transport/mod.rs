@@ -25,15 +25,30 @@ pub struct Interest {
     pub recv_from: Option<usize>,
 }
 
-/// Distances of a member's streams on a ring of `size`. 1 is the next member. With the others, data
-/// reaches all members in the fewest rounds.
-pub(crate) fn distances(size: usize) -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(1), |distance| Some(distance * 2)).take_while(move |at| *at < size)
+/// The members of a ring that a member has streams to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Those 1, 2, 4, 8 and so on ahead: data reaches all members in the fewest rounds.
+    #[default]
+    Doubling,
+    /// All others.
+    All,
+}
+
+impl Reach {
+    /// Distances of a member's streams on a ring of `size`. 1 is the next member.
+    pub(crate) fn distances(self, size: usize) -> impl Iterator<Item = usize> {
+        let next = move |distance: &usize| match self {
+            Self::Doubling => Some(distance * 2),
+            Self::All => Some(distance + 1),
+        };
+        std::iter::successors(Some(1), next).take_while(move |distance| *distance < size)
+    }
 }
 
 /// Ordered byte streams between this rank and its neighbours on the ring.
 ///
-/// It also has streams to and from the ranks that are 2, 4, 8 and so on away.
+/// It also has streams to and from the other ranks in its [`Reach`].
 pub trait Transport: Send {
     /// The name in configurations and messages.
     fn name(&self) -> &'static str;
@@ -80,6 +95,11 @@ pub trait Transport: Send {
     #[doc(hidden)]
     fn meanwhile(&self) -> Option<Meanwhile> {
         None
+    }
+
+    /// Whether this rank has a stream to every other rank.
+    fn is_meshed(&self) -> bool {
+        false
     }
 
     /// The memory that all ranks of the group have mapped, if there is any.

@@ -6,7 +6,9 @@
 use std::thread;
 use std::time::Duration;
 
-use burn_dist::{Buffer, Compression, Cuts, DType, Element, ProcessGroup, ReduceOp, shard};
+use burn_dist::{
+    Buffer, Compression, Cuts, DType, Element, ProcessGroup, ReduceOp, VirtualRanks, shard,
+};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -190,18 +192,23 @@ impl Case {
         if !self.uneven || self.memory == Memory::Slice {
             return Cuts::Even;
         }
-        let mut state = self.salt;
-        let end = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as usize % (self.len + 1)
-        };
-        let mut ends: Vec<usize> = std::iter::repeat_with(end).take(size - 1).collect();
-        ends.sort_unstable();
-        ends.push(self.len);
-        Cuts::Ends(ends.into())
+        uneven(self.len, size, self.salt)
     }
+}
+
+/// Returns cuts of `len` elements at places that `salt` chooses.
+fn uneven(len: usize, size: usize, salt: u64) -> Cuts {
+    let mut state = salt;
+    let end = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize % (len + 1)
+    };
+    let mut ends: Vec<usize> = std::iter::repeat_with(end).take(size - 1).collect();
+    ends.sort_unstable();
+    ends.push(len);
+    Cuts::Ends(ends.into())
 }
 
 const COLLECTIVES: [Collective; 4] = [
@@ -855,6 +862,111 @@ pub fn an_abort_reaches_the_others_with_its_reason(cluster: &impl Cluster) {
     }
 }
 
+/// The sum over the virtual ranks of a node of the tree, by its definition.
+fn tree_sum(node: std::ops::Range<usize>, index: usize) -> f32 {
+    if node.len() == 1 {
+        return arbitrary(node.start, index);
+    }
+    let middle = node.start + node.len().next_power_of_two() / 2;
+    tree_sum(node.start..middle, index) + tree_sum(middle..node.end, index)
+}
+
+/// Adds the sums of this rank's virtual ranks as far as the tree allows.
+fn fold(group: &ProcessGroup, of: VirtualRanks, sums: &mut Buffer) {
+    let own = of.of_rank(group.rank());
+    let additions = of.additions(own.clone().map(|one| one..one + 1));
+    let mut held = 0;
+    for (share, additions) in own.zip(additions) {
+        let place = sums.sum_place(held);
+        let place = &mut sums.as_mut_slice::<f32>().unwrap()[place];
+        for (index, value) in place.iter_mut().enumerate() {
+            *value = arbitrary(share, index);
+        }
+        held += 1;
+        for _ in 0..additions {
+            held -= 1;
+            sums.add_sums(held - 1);
+        }
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+pub fn sums_of_virtual_ranks_do_not_depend_on_the_ranks(cluster: &impl Cluster) {
+    for size in cluster.sizes() {
+        let ranks = cluster.connect(size, PATIENT);
+        let found = ranks.on_all(|group| {
+            let (group, other) = (group.meshed().unwrap(), group.meshed().unwrap());
+            let mut found = Vec::new();
+            for (count, len) in [size, size + 1, 12, 16]
+                .into_iter()
+                .flat_map(|count| [1, 37, 3_001, 70_000].map(|len| (count, len)))
+            {
+                let of = VirtualRanks::new(count, size).unwrap();
+                // Memory of another group is private memory to this one.
+                for owner in [&group, &other] {
+                    let mut sums = owner.sums(DType::F32, len, of).unwrap();
+                    fold(&group, of, &mut sums);
+                    group.all_reduce_buffer(&mut sums, ReduceOp::Sum).unwrap();
+                    let place = sums.sum_place(0);
+                    found.extend(bits(&sums.as_slice().unwrap()[place]));
+                }
+                for cuts in [Cuts::Even, uneven(len, size, 17)] {
+                    let mut sums = group.sums(DType::F32, len, of).unwrap().cut(cuts.clone());
+                    fold(&group, of, &mut sums);
+                    let sums = group.start_reduce_scatter(sums, ReduceOp::Mean);
+                    let sums = sums.wait().unwrap();
+                    let own = cuts.shard(len, size, group.rank());
+                    let expected = own.clone().map(|i| tree_sum(0..count, i) / count as f32);
+                    let expected: Vec<f32> = expected.collect();
+                    let place = sums.sum_place(0);
+                    assert_eq!(
+                        bits(&sums.as_slice().unwrap()[place][own]),
+                        bits(&expected),
+                        "{count} of {size}, {len}"
+                    );
+                }
+            }
+            found
+        });
+        let mut expected = Vec::new();
+        for (count, len) in [size, size + 1, 12, 16]
+            .into_iter()
+            .flat_map(|count| [1, 37, 3_001, 70_000].map(|len| (count, len)))
+        {
+            let sums: Vec<f32> = (0..len).map(|index| tree_sum(0..count, index)).collect();
+            expected.extend([bits(&sums), bits(&sums)].concat());
+        }
+        assert!(found.iter().all(|bits| *bits == expected), "{size} ranks");
+    }
+}
+
+pub fn other_virtual_ranks_are_an_error_on_all_ranks(cluster: &impl Cluster) {
+    for size in sizes(cluster, [2, cluster.several()]) {
+        let found = cluster.connect(size, PATIENT).on_all(|group| {
+            let group = group.meshed().unwrap();
+            let count = if group.rank() == 0 { 16 } else { 12 };
+            let of = VirtualRanks::new(count, size).unwrap();
+            // Rooms for sums differ too.
+            match group.sums(DType::F32, 8, of) {
+                Ok(sums) => {
+                    let reduced = group.start_all_reduce(sums, ReduceOp::Sum).wait();
+                    reduced.map(drop).unwrap_err().to_string()
+                }
+                Err(error) => error.to_string(),
+            }
+        });
+        for error in found {
+            assert!(
+                error.contains("disagree") || error.contains("failed"),
+                "{error}"
+            );
+        }
+    }
+}
+
 pub fn wrong_arguments_leave_the_group_usable(cluster: &impl Cluster) {
     for size in sizes(cluster, [2, cluster.several()]) {
         cluster.connect(size, PATIENT).on_all(|group| {
@@ -862,6 +974,9 @@ pub fn wrong_arguments_leave_the_group_usable(cluster: &impl Cluster) {
             assert!(group.broadcast(&mut [1i32], size).is_err());
             let nine = Buffer::zeroed(DType::F32, 10).cut(Cuts::Ends([3, 9].into()));
             assert!(group.start_all_gather(nine).wait().is_err());
+            let of = VirtualRanks::new(size + 1, size + 1).unwrap();
+            let mut sums = group.sums(DType::F32, 10, of).unwrap();
+            assert!(group.all_reduce_buffer(&mut sums, ReduceOp::Sum).is_err());
             group.barrier().unwrap();
         });
     }
@@ -884,6 +999,8 @@ macro_rules! for_each_test {
             other_cuts_are_an_error_on_all_ranks,
             an_absent_rank_is_named_after_the_time_out,
             an_abort_reaches_the_others_with_its_reason,
+            sums_of_virtual_ranks_do_not_depend_on_the_ranks,
+            other_virtual_ranks_are_an_error_on_all_ranks,
             wrong_arguments_leave_the_group_usable,
         );
     };

@@ -7,7 +7,7 @@ use super::NoSession;
 use crate::buffer::Buffer;
 use crate::collective::{Descriptor, Failure};
 use crate::shard::Cuts;
-use crate::transport::{Transport, TransportError, Watch};
+use crate::transport::{Reach, Transport, TransportError, Watch};
 use crate::world::{Companion, Meeting, Topology, World};
 
 /// MPI never runs.
@@ -47,6 +47,7 @@ impl Session {
         _ranks: &[usize],
         _number: u64,
         _place: usize,
+        _reach: Reach,
     ) -> Result<Box<dyn Transport>, TransportError> {
         match **self {}
     }

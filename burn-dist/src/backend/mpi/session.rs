@@ -15,7 +15,7 @@ use super::call::{MpiError, check};
 use super::collectives::Collectives;
 use super::guard::within;
 use super::streams::Streams;
-use crate::transport::{Meanwhile, Transport, TransportError};
+use crate::transport::{Meanwhile, Reach, Transport, TransportError};
 use crate::watchdog;
 use crate::world::World;
 
@@ -130,9 +130,15 @@ impl Session {
         ranks: &[usize],
         number: u64,
         place: usize,
+        reach: Reach,
     ) -> Result<Box<dyn Transport>, TransportError> {
         let communicator = self.communicator(ranks, number)?;
-        Ok(Box::new(Streams::new(communicator, place, ranks.len())?))
+        Ok(Box::new(Streams::new(
+            communicator,
+            place,
+            ranks.len(),
+            reach,
+        )?))
     }
 
     /// MPI's own collectives among `ranks` of the world, which are the group with this `number`.

@@ -15,7 +15,7 @@ use mpi::ffi;
 use super::call::{MpiError, check};
 use super::request::Request;
 use super::session::{Communicator, failure};
-use crate::transport::{Interest, Meanwhile, Transport, TransportError, distances};
+use crate::transport::{Interest, Meanwhile, Reach, Transport, TransportError};
 
 const NAME: &str = "mpi";
 /// Bytes of one message to or from a neighbour (a segment of the ring), and the number of messages
@@ -33,6 +33,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Streams to some ranks and from others, the nearest on the ring first.
 #[derive(Debug)]
 pub(crate) struct Streams {
+    /// Whether there is a stream to every other rank.
+    meshed: bool,
     outgoing: Vec<Side>,
     incoming: Vec<Side>,
     communicator: Communicator,
@@ -64,16 +66,20 @@ impl Streams {
         communicator: Communicator,
         rank: usize,
         size: usize,
+        reach: Reach,
     ) -> Result<Self, TransportError> {
-        let side = |far: usize, peer: usize| match far {
-            1 => Side::new(peer, NEAR),
+        let side = |far: usize, peer: usize| match (far, reach) {
+            (1, _) | (_, Reach::All) => Side::new(peer, NEAR),
             _ => Side::new(peer, FAR),
         };
         let mut streams = Self {
-            outgoing: distances(size)
+            meshed: reach.distances(size).count() + 1 == size,
+            outgoing: reach
+                .distances(size)
                 .map(|far| side(far, (rank + far) % size))
                 .collect(),
-            incoming: distances(size)
+            incoming: reach
+                .distances(size)
                 .map(|far| side(far, (rank + size - far) % size))
                 .collect(),
             communicator,
@@ -206,6 +212,10 @@ fn find(sides: &mut [Side], peer: usize) -> Result<&mut Side, TransportError> {
 impl Transport for Streams {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn is_meshed(&self) -> bool {
+        self.meshed
     }
 
     fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError> {

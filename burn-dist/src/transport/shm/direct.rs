@@ -34,6 +34,41 @@ impl SharedMemory {
         self.finish(watch)
     }
 
+    /// Adds this rank's `shard` of the partial sums of all ranks, in bytes; each rank does its own.
+    pub(crate) fn reduce_partial(
+        &mut self,
+        descriptor: Announcement,
+        bucket: &mut Region,
+        shard: Range<usize>,
+        sums: &PartialSums<'_>,
+        watch: &Watch,
+    ) -> Result<(), Stop> {
+        self.enter(descriptor, watch)?;
+        let mut sum = [0; PIECE];
+        let mut parts: Vec<&[u8]> = Vec::with_capacity(sums.places.len());
+        for start in shard.clone().step_by(PIECE) {
+            let piece = start..(start + PIECE).min(shard.end);
+            let part = |(rank, place): &(usize, usize)| {
+                let range = place + piece.start..place + piece.end;
+                // SAFETY: all ranks have entered this collective with this bucket, so each uses
+                // only its own shard of all partial sums. This rank writes to none of it while
+                // `parts` lives.
+                unsafe { slice(&bucket.mappings[*rank], &range) }
+            };
+            parts.clear();
+            parts.extend(sums.places.iter().map(part));
+            let sum = &mut sum[..piece.len()];
+            (sums.add)(&parts, sum);
+            for (rank, mapping) in bucket.mappings.iter().enumerate() {
+                if rank == self.rank || sums.results == Results::Everybodys {
+                    // SAFETY: as above; the parts of this piece are not read any more.
+                    unsafe { slice_mut(mapping, &piece) }.copy_from_slice(sum);
+                }
+            }
+        }
+        self.finish(watch)
+    }
+
     /// Copies to this rank the bytes `owned(peer)` of every peer.
     pub(crate) fn gather_slices(
         &mut self,
@@ -84,6 +119,19 @@ impl SharedMemory {
             .map(|rank| unsafe { slice_mut(&mappings[rank], range) })
             .collect()
     }
+}
+
+/// Bytes that are added at a time: the parts of a piece stay in the L1 cache.
+const PIECE: usize = 4096;
+
+/// Partial sums in the buckets of all ranks.
+pub(crate) struct PartialSums<'a> {
+    /// Rank of each, and its first byte in that rank's bucket.
+    pub places: &'a [(usize, usize)],
+    /// Adds the same piece of all of them.
+    pub add: &'a dyn Fn(&[&[u8]], &mut [u8]),
+    /// Who gets the result, in place of the first one.
+    pub results: Results,
 }
 
 /// The owners of the results.

@@ -23,7 +23,7 @@ use rustix::process::Pid;
 use super::{Interest, Interrupt, Transport, TransportError, Watch};
 use arena::Arena;
 pub(crate) use arena::{Announcement, SMALL};
-pub(crate) use direct::{Opened, Results};
+pub(crate) use direct::{Opened, PartialSums, Results};
 use mapping::{Mapping, Ticket};
 
 const NAME: &str = "shm";
@@ -296,6 +296,10 @@ fn slice_of(len: usize, size: usize, rank: usize) -> Range<usize> {
 impl Transport for SharedMemory {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn is_meshed(&self) -> bool {
+        true
     }
 
     fn set_has_processor(&mut self, has_processor: bool) {

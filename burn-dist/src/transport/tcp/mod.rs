@@ -2,7 +2,7 @@
 //!
 //! Each rank has a non-blocking connection to the next rank on the ring and one from the previous,
 //! with system buffers of a few segments. For small messages it also has one to and from each rank
-//! that is 2, 4, 8 and so on away. Before data moves, both sides prove that they know the run's
+//! that is 2, 4, 8 and so on away, or on request to and from all. Before data moves, both sides prove that they know the run's
 //! secret and that nobody relays the connection. The data itself is neither encrypted nor
 //! authenticated: anybody who can change packets between the hosts can change it.
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use super::{Interest, Transport, TransportError, distances};
+use super::{Interest, Reach, Transport, TransportError};
 use crate::deadline;
 use crate::wire::Secret;
 use crate::wire::auth::{self, AuthError, HANDSHAKE_LIMIT, Limits, Purpose, StreamError};
@@ -44,10 +44,12 @@ const NOW: Timespec = Timespec {
 pub struct Listener {
     listener: TcpListener,
     address: SocketAddr,
+    reach: Reach,
 }
 
 /// The TCP transport of one rank.
 pub struct Tcp {
+    meshed: bool,
     /// By rank, the nearest first.
     outgoing: Vec<(usize, TcpStream)>,
     incoming: Vec<(usize, TcpStream)>,
@@ -69,7 +71,18 @@ impl Listener {
         };
         listener.set_nonblocking(true).map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
-        Ok(Self { listener, address })
+        Ok(Self {
+            listener,
+            address,
+            reach: Reach::default(),
+        })
+    }
+
+    /// Sets the ranks to connect with; the same on all ranks.
+    #[must_use]
+    pub fn reaching(mut self, reach: Reach) -> Self {
+        self.reach = reach;
+        self
     }
 
     /// The address for the other ranks.
@@ -90,7 +103,9 @@ impl Listener {
     ) -> Result<Tcp, TransportError> {
         let size = addresses.len();
         let deadline = deadline::after(timeout);
-        let senders: Vec<usize> = distances(size)
+        let reach = self.reach;
+        let senders: Vec<usize> = reach
+            .distances(size)
             .map(|far| (rank + size - far) % size)
             .collect();
         // All at once: every rank accepts and connects, and a handshake needs both sides.
@@ -105,7 +120,7 @@ impl Listener {
                 let connect = move || pair.connect(addresses[peer], secret, deadline);
                 (peer, scope.spawn(connect))
             };
-            let calls: Vec<_> = distances(size).map(call).collect();
+            let calls: Vec<_> = reach.distances(size).map(call).collect();
             let incoming = self.accept(rank, size, &senders, secret, deadline);
             let answer = |(to, call): (usize, thread::ScopedJoinHandle<'_, _>)| {
                 let panicked = |_| Err(peer(to, "the connecting thread panicked".into()));
@@ -115,6 +130,7 @@ impl Listener {
             (outgoing, incoming)
         });
         let tcp = Tcp {
+            meshed: senders.len() + 1 == size,
             spin: Duration::ZERO,
             outgoing: outgoing?,
             incoming: senders.into_iter().zip(incoming?).collect(),
@@ -294,6 +310,10 @@ impl Transport for Tcp {
             true => SPIN,
             false => Duration::ZERO,
         };
+    }
+
+    fn is_meshed(&self) -> bool {
+        self.meshed
     }
 
     fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError> {
