@@ -64,8 +64,9 @@ impl Error {
 /// The group is unusable afterwards. Its other ranks receive the fault or detect it. Exceptions:
 ///
 /// - [`MeanOfIntegers`](Self::MeanOfIntegers), [`NoSuchRoot`](Self::NoSuchRoot),
-///   [`Cuts`](Self::Cuts) and [`VirtualRanks`](Self::VirtualRanks) depend on this rank's arguments and are found before anything is sent.
-///   Ranks with other arguments wait for this rank until the timeout.
+///   [`Cuts`](Self::Cuts) and [`VirtualRanks`](Self::VirtualRanks) depend on this rank's arguments
+///   and are found before anything is sent. Ranks with other arguments wait for this rank until the
+///   timeout.
 /// - All ranks see [`TooLarge`](Self::TooLarge) alike.
 #[derive(thiserror::Error)]
 pub enum CollectiveError {

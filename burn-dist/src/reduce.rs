@@ -166,8 +166,8 @@ pub(crate) fn into(dtype: DType, op: ReduceOp, parts: &[&[u8]], out: &mut [u8]) 
     }))
 }
 
-/// Sums `parts` of equal length into `out` in the order of a tree: after part `k`, the last two sums
-/// are replaced by their sum `additions[k]` times. One sum must be left at the end.
+/// Sums `parts` of equal length into `out` in the order of a tree: after part `k`, the last two
+/// sums are replaced by their sum `additions[k]` times. One sum must be left at the end.
 ///
 /// Every sum is rounded to the element type, so it has the same bits whoever computes it. A mean is
 /// the sum, divided by `divisor`.

@@ -100,8 +100,8 @@ impl VirtualRanks {
         (0..self.ranks()).map(number).max().unwrap_or(1)
     }
 
-    /// Most sums that a rank has at once while it adds the sums of its virtual ranks, which come in
-    /// order: those that are complete, and the newest.
+    /// Largest number of sums that a rank has at once while it adds the sums of its virtual ranks,
+    /// which come in order.
     pub fn most_sums(&self) -> usize {
         let most = |rank| {
             let (mut held, mut most) = (0, 0);
@@ -234,15 +234,17 @@ mod tests {
             assert_eq!(shares.most_partial_sums(), 1, "{count} of {ranks}");
         }
         let uneven = VirtualRanks::new(12, 5).unwrap();
-        let parts: Vec<_> = (0..5).map(|rank| uneven.partial_sums(rank)).collect();
+        let ends = |node: Range<usize>| (node.start, node.end);
+        let of = |rank| uneven.partial_sums(rank).into_iter().map(ends).collect();
+        let parts: Vec<Vec<_>> = (0..5).map(of).collect();
         assert_eq!(
             parts,
             [
-                vec![0..2, 2..3],
-                vec![3..4, 4..6],
-                vec![6..8],
-                vec![8..10],
-                vec![10..12],
+                vec![(0, 2), (2, 3)],
+                vec![(3, 4), (4, 6)],
+                vec![(6, 8)],
+                vec![(8, 10)],
+                vec![(10, 12)],
             ]
         );
     }

@@ -327,9 +327,9 @@ impl ProcessGroup {
     ///
     /// Sum number `i` lies in [`Buffer::sum_place`]`(i)`. There is room for
     /// [`VirtualRanks::most_sums`] of them. A rank adds the sums of its virtual ranks in the order
-    /// of [`VirtualRanks::additions`]; those that are left are its partial sums. A reduction adds
-    /// the partial sums of all ranks in the order of the tree, and leaves the result in place of
-    /// the first one. A mean is over virtual ranks. Nothing is compressed.
+    /// of [`VirtualRanks::additions`]; the sums left at the end are its partial sums. A reduction
+    /// adds the partial sums of all ranks in the order of the tree, and leaves the result in place
+    /// of the first one. A mean is over virtual ranks. Nothing is compressed.
     ///
     /// ```
     /// use burn_dist::{DType, ProcessGroup, ReduceOp, VirtualRanks};

@@ -124,13 +124,16 @@ impl SharedMemory {
 /// Bytes that are added at a time: the parts of a piece stay in the L1 cache.
 const PIECE: usize = 4096;
 
+/// Adds parts of equal length into the last argument.
+pub(crate) type AddParts<'a> = dyn Fn(&[&[u8]], &mut [u8]) + 'a;
+
 /// Partial sums in the buckets of all ranks.
 pub(crate) struct PartialSums<'a> {
     /// Rank of each, and its first byte in that rank's bucket.
     pub places: &'a [(usize, usize)],
     /// Adds the same piece of all of them.
-    pub add: &'a dyn Fn(&[&[u8]], &mut [u8]),
-    /// Who gets the result, in place of the first one.
+    pub add: &'a AddParts<'a>,
+    /// The ranks that get the result, in place of the first one.
     pub results: Results,
 }
 

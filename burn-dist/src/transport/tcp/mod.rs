@@ -2,9 +2,10 @@
 //!
 //! Each rank has a non-blocking connection to the next rank on the ring and one from the previous,
 //! with system buffers of a few segments. For small messages it also has one to and from each rank
-//! that is 2, 4, 8 and so on away, or on request to and from all. Before data moves, both sides prove that they know the run's
-//! secret and that nobody relays the connection. The data itself is neither encrypted nor
-//! authenticated: anybody who can change packets between the hosts can change it.
+//! that is 2, 4, 8 and so on away, or on request to and from all. Before data moves, both sides
+//! prove that they know the run's secret and that nobody relays the connection. The data itself is
+//! neither encrypted nor authenticated: anybody who can change packets between the hosts can change
+//! it.
 
 mod accept;
 
