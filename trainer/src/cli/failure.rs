@@ -1,6 +1,8 @@
 //! Errors of the program, and how it prints them.
 
 use std::io;
+use std::thread;
+use std::time::Duration;
 
 use burn_dist::world::{Launch, World};
 
@@ -13,6 +15,9 @@ use crate::system::signals;
 use crate::tools::preview::PreviewError;
 use crate::tools::trained::FindError;
 use crate::{FAILED, USAGE};
+
+/// Time for the rank that tells a failure, before another one ends all ranks.
+const TELLING: Duration = Duration::from_secs(3);
 
 /// Reason for a nonzero exit code.
 #[derive(Debug, thiserror::Error)]
@@ -90,14 +95,16 @@ impl Failure {
 
 /// Prints the failure: in full on the main rank, in one line with the rank on others.
 ///
-/// Only the rank that has the cause tells it.
+/// Only the rank that has the cause tells it. Under MPI, where the end of one rank ends all, the
+/// others give it time.
 pub fn report(world: &World, failure: &Failure) {
     let rank = world.rank();
     if let Failure::Train(error) = failure
         && let Some(elsewhere) = error.elsewhere()
     {
-        if let Some(text) = elsewhere_in_words(world, &elsewhere) {
-            complain(&text);
+        match elsewhere_in_words(world, &elsewhere) {
+            Some(text) => complain(&text),
+            None => let_another_tell(world),
         }
         return;
     }
@@ -109,8 +116,17 @@ pub fn report(world: &World, failure: &Failure) {
             complain(&render(error));
         }
         _ if rank == 0 => complain(&format!("error: {failure}")),
-        Failure::Train(error) if error.is_same_on_all_ranks() && !speaks_alone() => {}
+        Failure::Train(error) if error.is_same_on_all_ranks() && !speaks_alone() => {
+            let_another_tell(world);
+        }
         _ => complain(&format!("error on rank {rank}: {failure}")),
+    }
+}
+
+/// Waits until another rank has told the failure and ended this one, if the launcher does that.
+fn let_another_tell(world: &World) {
+    if world.launch() == Launch::Mpi {
+        thread::sleep(TELLING);
     }
 }
 
