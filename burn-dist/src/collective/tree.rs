@@ -16,7 +16,7 @@ use crate::element::{DType, ReduceOp};
 use crate::reduce;
 use crate::shard::Cuts;
 use crate::transport::shm::{PartialSums, Results};
-use crate::transport::{TransportError, Watch};
+use crate::transport::{Transport, TransportError, Watch};
 
 /// Reduces the sums of virtual ranks. The result replaces the first sum: all of it, or this rank's
 /// shard.
@@ -35,44 +35,26 @@ pub(crate) fn run_tree(
     let bytes = sums.len * what.dtype.size();
     let order = Order::of(what, sums, at.size);
     let shard = |rank| shard_bytes((what, cuts), bytes, at.size, rank);
-    if let Some(shared) = transport.shared() {
-        match memory {
-            Operand::Bucket(region, _) => {
-                let results = match what.kind {
+    let data = match (transport.shared(), memory) {
+        (Some(shared), Operand::Bucket(region, _)) => {
+            let partial = PartialSums {
+                places: &order.places,
+                add: &|parts: &[&[u8]], out: &mut [u8]| order.add(parts, out),
+                results: match what.kind {
                     Kind::ReduceScatter => Results::Owners,
                     _ => Results::Everybodys,
-                };
-                let partial = PartialSums {
-                    places: &order.places,
-                    add: &|parts: &[&[u8]], out: &mut [u8]| order.add(parts, out),
-                    results,
-                };
-                let words = what.encode();
-                return Ok(shared.reduce_partial(
-                    words,
-                    region,
-                    shard(at.rank),
-                    &partial,
-                    watch,
-                )?);
-            }
-            memory => {
-                shared.enter(what.encode(), watch)?;
-                return streamed(
-                    (transport, at, watch),
-                    (what, &order),
-                    shard,
-                    memory.bytes(),
-                );
-            }
+                },
+            };
+            let mine = shard(at.rank);
+            return Ok(shared.reduce_partial(what.encode(), region, mine, &partial, watch)?);
         }
-    }
-    streamed(
-        (transport, at, watch),
-        (what, &order),
-        shard,
-        memory.bytes(),
-    )
+        (Some(shared), memory) => {
+            shared.enter(what.encode(), watch)?;
+            memory.bytes()
+        }
+        (None, memory) => memory.bytes(),
+    };
+    streamed((transport, at, watch), (what, &order), shard, data)
 }
 
 /// Completes the sum of a rank that has all virtual ranks.
@@ -126,7 +108,7 @@ impl Order {
 /// Exchanges partial sums with every other rank, adds those of this rank's shard, and gathers the
 /// shards if all ranks get them.
 fn streamed(
-    (transport, at, watch): (&mut dyn crate::transport::Transport, Neighbours, &Watch),
+    (transport, at, watch): (&mut dyn Transport, Neighbours, &Watch),
     (what, order): (&Descriptor, &Order),
     shard: impl Fn(usize) -> Range<usize>,
     data: &mut [u8],

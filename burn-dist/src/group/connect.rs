@@ -94,7 +94,7 @@ pub(super) struct Joining<'a> {
     /// because its ranks share the CPUs with the other ranks of the host.
     pub has_processor: Option<bool>,
     pub mpi: Option<&'a Arc<Session>>,
-    /// The ranks that each rank has a stream to. With all of them, every rank is on its own.
+    /// The ranks that each rank has a stream to. With all of them, the ranks do not form nodes.
     pub reach: Reach,
 }
 
@@ -294,7 +294,7 @@ impl Joining<'_> {
                 let (session, number) = (self.session()?, self.members.number());
                 Some(session.collectives(&self.in_world(&all), number)?)
             }
-            _ => None,
+            Algorithm::Auto | Algorithm::NodeFirst | Algorithm::Mpi => None,
         })
     }
 

@@ -249,9 +249,13 @@ impl ProcessGroup {
     /// # Errors
     /// Fails if the ranks cannot be connected; this group is then unusable too.
     pub fn split(&self, colour: u64, key: u64) -> Result<Self, Error> {
+        self.split_reaching((colour, key), Reach::default())
+    }
+
+    fn split_reaching(&self, place: (u64, u64), reach: Reach) -> Result<Self, Error> {
         let engine = self
             .queue
-            .inline(|engine| split::split(engine, (colour, key), Reach::default()))?;
+            .inline(|engine| split::split(engine, place, reach))?;
         Ok(Self {
             queue: Queue::new(engine),
         })
@@ -267,13 +271,7 @@ impl ProcessGroup {
     /// # Errors
     /// Fails if the ranks cannot be connected; this group is then unusable too.
     pub fn meshed(&self) -> Result<Self, Error> {
-        let key = self.rank() as u64;
-        let engine = self
-            .queue
-            .inline(|engine| split::split(engine, (0, key), Reach::All))?;
-        Ok(Self {
-            queue: Queue::new(engine),
-        })
+        self.split_reaching((0, self.rank() as u64), Reach::All)
     }
 
     /// The rank in the world of every rank of this group.
