@@ -170,6 +170,49 @@ fn cover(node: Range<usize>, range: &Range<usize>, found: &mut Vec<Range<usize>>
     }
 }
 
+/// A sum over the virtual ranks of one rank, as they come, in the order of the tree.
+pub(crate) struct Adding {
+    /// After each virtual rank, how often the last two sums are replaced by their sum.
+    additions: Vec<usize>,
+    /// Number of virtual ranks that are complete.
+    complete: usize,
+    /// Number of the sum that the current virtual rank brings.
+    sum: usize,
+}
+
+impl Adding {
+    /// The sum over `own`, the virtual ranks of a rank.
+    pub(crate) fn of(all: VirtualRanks, own: Range<usize>) -> Self {
+        Self {
+            additions: all.additions(own.map(|one| one..one + 1)),
+            complete: 0,
+            sum: 0,
+        }
+    }
+
+    /// Number of the sum that the current virtual rank brings.
+    pub(crate) fn sum(&self) -> usize {
+        self.sum
+    }
+
+    /// The additions after the current virtual rank: sums number `i` and `i + 1` become one.
+    pub(crate) fn due(&self) -> impl Iterator<Item = usize> + use<> {
+        let additions = self.additions.get(self.complete).copied().unwrap_or(0);
+        (self.sum.saturating_sub(additions)..self.sum).rev()
+    }
+
+    /// The next virtual rank begins.
+    pub(crate) fn end_virtual_rank(&mut self) {
+        self.sum = self.sum + 1 - self.due().count();
+        self.complete += 1;
+    }
+
+    /// The first virtual rank begins.
+    pub(crate) fn begin_step(&mut self) {
+        (self.complete, self.sum) = (0, 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

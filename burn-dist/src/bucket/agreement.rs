@@ -7,8 +7,8 @@ const WORD: usize = 8;
 ///
 /// The first bytes are a learning rate and its complement. The largest byte and the largest
 /// complement are complements if and only if all ranks have the same byte. A number of reads
-/// follows in the same way. In a weighted step, a weight of each rank follows; every rank fills in
-/// its own and leaves zeros for the others.
+/// follows in the same way. In a weighted step, a weight of each rank or virtual rank follows; every
+/// rank fills in its own and leaves zeros for the others.
 pub(crate) struct Agreement(Vec<u8>);
 
 /// The words of all ranks.
@@ -17,7 +17,7 @@ pub(crate) struct Agreed {
     pub(crate) on_rate: bool,
     /// Whether all ranks have read the same number of parameters in evaluations.
     pub(crate) on_reads: bool,
-    /// The weight of each rank; empty if the step is not weighted.
+    /// The weight of each rank or virtual rank; empty if the step is not weighted.
     pub(crate) weights: Vec<f64>,
 }
 
@@ -30,11 +30,11 @@ impl Agreement {
         Self(pairs.as_flattened().concat())
     }
 
-    /// Adds the weight of this `rank` of `size` ranks.
-    pub(crate) fn with_weight(mut self, weight: f64, rank: usize, size: usize) -> Self {
-        let own = |other| if other == rank { weight } else { 0.0 };
-        self.0
-            .extend((0..size).flat_map(|other| own(other).to_le_bytes()));
+    /// Adds this rank's `weights`, which begin at number `first` of `count`.
+    pub(crate) fn with_weights(mut self, weights: &[f64], (first, count): (usize, usize)) -> Self {
+        let own = |at: usize| at.checked_sub(first).and_then(|at| weights.get(at));
+        let all = (0..count).map(|at| own(at).copied().unwrap_or(0.0));
+        self.0.extend(all.flat_map(f64::to_le_bytes));
         self
     }
 
@@ -106,7 +106,8 @@ mod tests {
     #[test]
     fn weights_arrive_in_the_order_of_the_ranks() {
         let weights = [3.5, 0.0, 1e30];
-        let say = |rank: usize| Agreement::on(0.1, 0).with_weight(weights[rank], rank, 3);
+        let say =
+            |rank: usize| Agreement::on(0.1, 0).with_weights(&weights[rank..=rank], (rank, 3));
         let agreed = Agreed::of(&maximum(&[say(0), say(1), say(2)]));
         assert!(agreed.on_rate);
         assert_eq!(agreed.weights, weights);

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use crate::shard::divide;
-use crate::{Cuts, DType};
+use crate::{Cuts, DType, VirtualRanks};
 
 /// Offsets are multiples of this many bytes, so that kernels can use whole vectors.
 const ALIGNMENT: usize = 64;
@@ -84,6 +84,8 @@ pub(crate) struct BucketLayout {
     pub slots: Vec<Slot>,
     /// Borders of the ranks' shards.
     pub cuts: Cuts,
+    /// Whether its parameters are not cut.
+    pub is_whole: bool,
 }
 
 impl BucketLayout {
@@ -93,6 +95,7 @@ impl BucketLayout {
         len: 0,
         slots: Vec::new(),
         cuts: Cuts::Even,
+        is_whole: false,
     };
 
     fn open(dtype: DType) -> Self {
@@ -121,11 +124,6 @@ impl BucketLayout {
         self.cuts.shard(self.len, size, rank)
     }
 
-    /// Whether its parameters are not cut.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.cuts != Cuts::Even
-    }
-
     /// Puts the parameters of every owner side by side, with the borders between owners.
     fn by_owner(mut self, owners: &Owners) -> Self {
         self.slots.sort_by_key(|slot| owners.of(slot.parameter));
@@ -137,7 +135,16 @@ impl BucketLayout {
             ends[owner..].fill(bucket.len);
         }
         bucket.cuts = Cuts::Ends(ends.into());
+        bucket.is_whole = true;
         bucket
+    }
+
+    /// The bucket of virtual ranks, with the borders of the ranks that compute them.
+    pub(crate) fn over_ranks(mut self, of: VirtualRanks) -> Self {
+        let last = |rank| self.shard(of.count(), of.of_rank(rank).end - 1);
+        let ends = (0..of.ranks()).map(|rank| last(rank).end).collect();
+        self.cuts = Cuts::Ends(ends);
+        self
     }
 }
 
@@ -294,7 +301,7 @@ mod tests {
                     let parameter = &parameters[slot.parameter];
                     seen[slot.parameter] += 1;
                     prop_assert_eq!(bucket.dtype, parameter.dtype);
-                    prop_assert_eq!(bucket.is_whole(), whole[slot.parameter]);
+                    prop_assert_eq!(bucket.is_whole, whole[slot.parameter]);
                     prop_assert_eq!(slot.elements.len(), parameter.num_elements());
                     prop_assert_eq!(slot.elements.start * bucket.dtype.size() % ALIGNMENT, 0);
                     for place in slot.elements.clone() {
@@ -341,7 +348,7 @@ mod tests {
                     mine += range.len();
                 }
                 // No rank has more than its part of every bucket that is cut.
-                let cut = buckets.iter().filter(|b| !b.is_whole());
+                let cut = buckets.iter().filter(|b| !b.is_whole);
                 let fair: usize = cut.map(|b| b.len.div_ceil(size)).sum();
                 prop_assert!(mine - load <= fair);
                 loads.push(load);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::error::BucketError;
 use super::layout::{BucketLayout, BucketSizes, Owners, ParameterSpec, Slot, owned, plan};
 use crate::collective::number_of;
-use crate::{Compression, ProcessGroup};
+use crate::{Compression, ProcessGroup, VirtualRanks};
 
 /// The gradients that a rank keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,12 +18,28 @@ pub(crate) enum KeptGradients {
     Sharded,
 }
 
+/// The virtual ranks whose gradients are reduced.
+pub(crate) struct Virtual {
+    /// The ranks that share one set of shards, each with a stream to every other.
+    pub group: ProcessGroup,
+    pub ranks: VirtualRanks,
+}
+
+impl Virtual {
+    /// The virtual ranks of this rank.
+    pub(crate) fn own(&self) -> Range<usize> {
+        self.ranks.of_rank(self.group.rank())
+    }
+}
+
 /// The parameters of a model, divided into buckets and among ranks.
 pub(crate) struct Partition {
     /// The ranks that share one set of shards.
     pub group: ProcessGroup,
     /// The ranks with the same shard as this one, if there are several sets.
     pub replicas: Option<ProcessGroup>,
+    /// The virtual ranks that this rank computes some of, if gradients are reduced in their order.
+    pub of_virtual: Option<Virtual>,
     /// The trainable parameters in visit order.
     pub parameters: Vec<ParameterSpec>,
     /// The buckets, in the order in which they are sent.
@@ -37,8 +53,9 @@ pub(crate) struct Partition {
     places: Vec<(usize, usize)>,
     /// Elements of each parameter whose reduced gradient this rank has.
     pub owned: Vec<Range<usize>>,
-    /// Elements of each parameter in this rank's shards.
-    pub shards: Vec<Range<usize>>,
+    /// Elements of each parameter in this rank's shards: all of a shard, or the part of each of
+    /// this rank's virtual ranks.
+    pub shards: Vec<Vec<Range<usize>>>,
 }
 
 impl Partition {
@@ -51,31 +68,70 @@ impl Partition {
         sizes: BucketSizes,
         keep: KeptGradients,
     ) -> Result<Self, BucketError> {
-        if let Some(parameter) = parameters.iter().find(|p| !p.dtype.is_float()) {
-            return Err(BucketError::NotFloat {
-                path: parameter.path.clone(),
-                dtype: parameter.dtype,
-            });
-        }
+        check_types(&parameters)?;
+        let (rank, size) = (group.rank(), group.size());
         let owners = match keep {
             KeptGradients::Whole => Owners::NONE,
-            _ => Owners::of_whole(&parameters, whole, group.size()),
+            _ => Owners::of_whole(&parameters, whole, size),
         };
         let layouts = plan(&parameters, &owners, sizes);
+        let shard = owned(&layouts, parameters.len(), size, rank);
+        Ok(Self {
+            shards: vec![shard.clone()],
+            ..Self::of(group, parameters, (layouts, shard), keep)
+        })
+    }
+
+    /// Divides `parameters` among virtual ranks, in the same way whatever ranks compute them. A
+    /// rank owns the shards of its virtual ranks, and keeps all gradients until they are reduced.
+    pub(crate) fn among_virtual_ranks(
+        group: &ProcessGroup,
+        among: Virtual,
+        parameters: Vec<ParameterSpec>,
+        whole: &[bool],
+        sizes: BucketSizes,
+        keep: KeptGradients,
+    ) -> Result<Self, BucketError> {
+        check_types(&parameters)?;
+        let (count, own) = (among.ranks.count(), among.own());
+        let owners = Owners::of_whole(&parameters, whole, count);
+        let layouts = plan(&parameters, &owners, sizes);
+        let shard = |of| owned(&layouts, parameters.len(), count, of);
+        let shards = own.map(shard).collect();
+        let over_ranks = |layout: BucketLayout| layout.over_ranks(among.ranks);
+        let layouts: Vec<_> = layouts.into_iter().map(over_ranks).collect();
+        let owned = owned(&layouts, parameters.len(), group.size(), group.rank());
+        let keep = match keep {
+            KeptGradients::Whole => KeptGradients::Whole,
+            KeptGradients::Scattered | KeptGradients::Sharded => KeptGradients::Scattered,
+        };
+        Ok(Self {
+            shards,
+            of_virtual: Some(among),
+            ..Self::of(group, parameters, (layouts, owned), keep)
+        })
+    }
+
+    fn of(
+        group: &ProcessGroup,
+        parameters: Vec<ParameterSpec>,
+        (layouts, owned): (Vec<BucketLayout>, Vec<Range<usize>>),
+        keep: KeptGradients,
+    ) -> Self {
         let mut places = vec![(0, 0); parameters.len()];
         for (bucket, layout) in layouts.iter().enumerate() {
             for (slot, Slot { parameter, .. }) in layout.slots.iter().enumerate() {
                 places[*parameter] = (bucket, slot);
             }
         }
-        let shards = owned(&layouts, parameters.len(), group.size(), group.rank());
         let owned = match keep {
             KeptGradients::Whole => parameters.iter().map(|p| 0..p.num_elements()).collect(),
-            _ => shards.clone(),
+            _ => owned,
         };
-        Ok(Self {
+        Self {
             group: group.clone(),
             replicas: None,
+            of_virtual: None,
             parameters,
             layouts,
             keep,
@@ -83,8 +139,8 @@ impl Partition {
             model: 0,
             places,
             owned,
-            shards,
-        })
+            shards: Vec::new(),
+        }
     }
 
     /// Also reduces this rank's shards over `replicas`, the ranks with the same shards in other
@@ -134,9 +190,25 @@ impl Partition {
         Some((bucket, start + part.start..start + part.end))
     }
 
+    /// Elements of each parameter in one of this rank's [`shards`](Self::shards).
+    pub(super) fn shard(&self, index: usize) -> &[Range<usize>] {
+        self.shards.get(index).map_or(&[], Vec::as_slice)
+    }
+
     /// Elements of a bucket that this rank owns.
     pub(super) fn shard_of(&self, bucket: usize) -> Range<usize> {
         let shard = |layout: &BucketLayout| layout.shard(self.group.size(), self.group.rank());
         self.layouts.get(bucket).map_or(0..0, shard)
+    }
+}
+
+/// Checks that gradients can have the types of the parameters.
+fn check_types(parameters: &[ParameterSpec]) -> Result<(), BucketError> {
+    match parameters.iter().find(|p| !p.dtype.is_float()) {
+        None => Ok(()),
+        Some(parameter) => Err(BucketError::NotFloat {
+            path: parameter.path.clone(),
+            dtype: parameter.dtype,
+        }),
     }
 }

@@ -1,8 +1,8 @@
 //! Errors of training a model on several ranks.
 
-use crate::Error;
 use crate::bucket::BucketError;
 use crate::precision::{LossScaleError, Precision};
+use crate::{Error, VirtualRanksError};
 
 /// An error in setting up a model or in training it on several ranks.
 #[derive(thiserror::Error)]
@@ -340,6 +340,15 @@ pub enum ParallelError {
         /// Sum of all weights.
         total: f64,
     },
+    /// The virtual ranks cannot be divided among the ranks.
+    #[error(transparent)]
+    VirtualRanks(#[from] VirtualRanksError),
+    /// A call that virtual ranks do not allow.
+    #[error(
+        "with virtual_ranks, every step has all its micro-batches. Use backward_weighted with \
+         weight 0 instead of fewer micro-batches, and next_share instead of join"
+    )]
+    WholeStepsOnly,
     /// A rank has no batch while another has one.
     #[error("rank {rank} has no batch at all, and another rank has; give every rank at least one")]
     NoBatch {

@@ -64,7 +64,7 @@ impl<M: Module> Parallel<M> {
         }
         let unit = self.unit(weight, |largest| largest)?;
         self.check_sums()?;
-        let last = self.micro_batches + 1 == self.options.accumulate;
+        let last = self.is_last_micro_batch();
         let scale = weight / unit;
         let scale = (scale != 1.0).then_some(scale);
         let begun = self.reducer.begin_forward(last, scale);
@@ -84,8 +84,8 @@ impl<M: Module> Parallel<M> {
         tell_others(&self.group, self.check_store())?;
         self.check_sums()?;
         self.reducer.end_backward()?;
-        self.micro_batches += 1;
-        self.weights.add(weight);
+        self.add_weight(weight);
+        self.end_micro_batch()?;
         Ok(result)
     }
 
@@ -126,7 +126,7 @@ impl<M: Module> Parallel<M> {
             };
             return tell_others(&self.group, Err(refused));
         }
-        if self.micro_batches > 0 && self.micro_batches < self.options.accumulate {
+        if self.micro_batches > 0 && self.micro_batches < self.micro_batches() {
             self.send_early("step_by")?;
         }
         self.step_on(

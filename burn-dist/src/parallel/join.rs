@@ -12,6 +12,8 @@ pub struct Join<I: Iterator> {
     last: Option<I::Item>,
     group: ProcessGroup,
     ended: bool,
+    /// Whether ranks have virtual ranks, and so different numbers of micro-batches.
+    refused: bool,
 }
 
 /// A batch, and how much it counts.
@@ -50,6 +52,9 @@ where
     }
 
     fn turn(&mut self) -> Result<Option<Turn<I::Item>>, ParallelError> {
+        if self.refused {
+            return Err(ParallelError::WholeStepsOnly);
+        }
         let own = self.batches.next();
         if !self.any_rank(own.is_some())? {
             return Ok(None);
@@ -118,8 +123,9 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// A turn is an error if a collective fails, or if a rank has no batch at all while another
-    /// has one. It is the last turn then.
+    /// A turn is an error if a collective fails, if a rank has no batch at all while another has
+    /// one, or with [`virtual_ranks`](super::ParallelOptions::virtual_ranks). It is the last turn
+    /// then.
     pub fn join<I>(&self, batches: I) -> Join<I::IntoIter>
     where
         I: IntoIterator,
@@ -130,6 +136,7 @@ impl<M: Module> Parallel<M> {
             last: None,
             group: self.group.clone(),
             ended: false,
+            refused: self.shares.is_some(),
         }
     }
 }

@@ -37,6 +37,7 @@ mod options;
 mod plain;
 mod replicas;
 mod shard_groups;
+mod shares;
 mod state;
 mod statistics;
 mod step;
@@ -65,6 +66,7 @@ pub use join::{Join, Turn};
 pub use optimizer::ParameterOptimizer;
 pub use options::{ParallelOptions, ShardWithin, Strategy, UnknownRanks};
 pub use replicas::Checksum;
+pub use shares::Share;
 pub(crate) use state::reshaped;
 pub use state::{StatePart, StateShare, StateSourceRead, StateValues};
 pub use step::StepReport;
@@ -83,6 +85,7 @@ use optimizer::OptimizerState;
 use plain::Bare;
 use replicas::Which;
 use shard_groups::ShardGroups;
+use shares::Shares;
 use weighted::Weights;
 
 /// A model that all ranks of a group train together.
@@ -134,6 +137,8 @@ pub struct Parallel<M: Module> {
     ema: Option<Ema>,
     /// The ranks over which batch normalizations sum, if they are synchronised.
     sums: Option<RankSums>,
+    /// This rank's virtual ranks, if there are any.
+    shares: Option<Shares>,
     /// Micro-batches of the current step that backward has seen.
     micro_batches: usize,
     weights: Weights,
@@ -210,7 +215,19 @@ impl<M: Module> Parallel<M> {
         tell_others(group, outcome)?;
         let keep = options.strategy.gradients();
         let whole = optimizer.whole();
-        let partition = Partition::new(&shards.within, parameters, &whole, options.buckets, keep)?
+        let shares = match options.virtual_ranks {
+            Some(count) => Some(Shares::of(group, count, sharded)?),
+            None => None,
+        };
+        let (within, sizes) = (&shards.within, options.buckets);
+        let partition = match &shares {
+            None => Partition::new(within, parameters, &whole, sizes, keep),
+            Some(shares) => {
+                let among = shares.among();
+                Partition::among_virtual_ranks(within, among, parameters, &whole, sizes, keep)
+            }
+        };
+        let partition = partition?
             .replicated(shards.across.clone())
             .of_model(group.next_model())
             .compressed(options.compression);
@@ -241,7 +258,7 @@ impl<M: Module> Parallel<M> {
         let model = model.apply_reparameterization(hooks);
         let loss_scale =
             (options.precision == Precision::F16).then(|| LossScale::new(options.loss_scale));
-        Ok(Self {
+        let mut parallel = Self {
             model: Some(model),
             bare,
             group: group.clone(),
@@ -253,9 +270,12 @@ impl<M: Module> Parallel<M> {
             loss_scale,
             ema,
             sums,
+            shares,
             micro_batches: 0,
             weights: Weights::default(),
-        })
+        };
+        parallel.begin_shares()?;
+        Ok(parallel)
     }
 
     /// Checks everything that needs no other rank.
@@ -369,7 +389,8 @@ impl<M: Module> Parallel<M> {
         };
         let (model, outcome) = replicas::broadcast(model, Which::Buffers, &self.group);
         self.model = Some(model);
-        tell_others(&self.group, outcome)
+        tell_others(&self.group, outcome)?;
+        self.begin_shares()
     }
 
     /// Checksum of this rank's trainable parameters. A collective call under [`Strategy::Zero3`].
@@ -462,7 +483,7 @@ impl<M: Module> Parallel<M> {
         let outcome = between.and_then(|()| self.restore_own(source));
         tell_others(&self.group, outcome)?;
         match self.verify_replicas() {
-            Ok(_) => Ok(()),
+            Ok(_) => self.begin_shares(),
             Err(ParallelError::ReplicasDiffer { ranks }) => {
                 Err(ParallelError::RestoredDiffer { ranks })
             }
@@ -549,6 +570,7 @@ impl<M: Module> Parallel<M> {
     pub fn discard(&mut self) -> Result<(), ParallelError> {
         self.agree("discard")?;
         self.reducer.discard()?;
+        self.discard_shares();
         self.end_step();
         Ok(())
     }
@@ -575,7 +597,7 @@ impl<M: Module> Parallel<M> {
             done => Err(ParallelError::WithinStep {
                 what,
                 done,
-                accumulate: self.options.accumulate,
+                accumulate: self.micro_batches(),
             }),
         }
     }

@@ -162,6 +162,21 @@ pub struct ParallelOptions {
     /// only. In the other stages no rank keeps all gradients, so they travel with every
     /// micro-batch.
     pub accumulate: usize,
+    /// Number of virtual ranks, the shares of every global batch; `None` for one share per rank.
+    ///
+    /// A virtual rank has `accumulate` micro-batches in a step, and a rank computes one or several
+    /// virtual ranks: see [`next_share`](super::Parallel::next_share). Gradients, norms, weights
+    /// and running statistics (buffers whose names begin with `running_`) are added in one order,
+    /// whatever the ranks. So 1 to `virtual_ranks` ranks give the same bits under every strategy,
+    /// and a training can go on from a state with another number of ranks.
+    ///
+    /// All gradients stay on each rank until the end of a step, also in [`Strategy::Zero2`] and
+    /// [`Strategy::Zero3`], as often as sums are open ([`VirtualRanks::most_sums`]). Only on a CPU;
+    /// not with `shard_within`, `sync_batch_norm` or `compression`. Source: Or et al. 2022,
+    /// "VirtualFlow", <https://arxiv.org/abs/2009.09523>.
+    ///
+    /// [`VirtualRanks::most_sums`]: crate::VirtualRanks::most_sums
+    pub virtual_ranks: Option<usize>,
     /// Largest Euclidean norm of all gradients together; larger gradients are scaled down to it.
     ///
     /// Infinity measures the norm and never clips.
@@ -204,6 +219,7 @@ impl Default for ParallelOptions {
             strategy: Strategy::default(),
             shard_within: ShardWithin::default(),
             accumulate: 1,
+            virtual_ranks: None,
             clip_norm: None,
             buckets: BucketSizes::default(),
             compression: Compression::None,
@@ -261,6 +277,9 @@ impl ParallelOptions {
                            zero-2 or zero-3",
             });
         }
+        if self.virtual_ranks.is_some() {
+            self.check_beside_virtual_ranks()?;
+        }
         if let Some(ema) = &self.ema {
             ema.check()?;
         }
@@ -291,9 +310,42 @@ impl ParallelOptions {
         }
     }
 
+    fn check_beside_virtual_ranks(&self) -> Result<(), ParallelError> {
+        let refused = |option, value: String, expected| {
+            Err(ParallelError::Option {
+                option,
+                value,
+                expected,
+            })
+        };
+        if self.shard_within != ShardWithin::All {
+            let expected =
+                "`all` with virtual_ranks, whose gradients have one order over all ranks";
+            return refused("shard_within", self.shard_within.to_string(), expected);
+        }
+        if self.sync_batch_norm {
+            let expected = "off with virtual_ranks, each of which has its own batch statistics";
+            return refused("sync_batch_norm", "on".to_owned(), expected);
+        }
+        if self.compression != Compression::None {
+            let expected = "`none` with virtual_ranks: rounding would depend on the ranks";
+            return refused("compression", self.compression.to_string(), expected);
+        }
+        Ok(())
+    }
+
     /// Checks that all devices can compute in this precision and in the format of the gradients.
     pub(super) fn check_devices(&self, devices: &[Device]) -> Result<(), ParallelError> {
         self.check_compression(devices)?;
+        if let Some(device) = devices.iter().find(|device| !is_host(device))
+            && self.virtual_ranks.is_some()
+        {
+            return Err(ParallelError::Option {
+                option: "the device",
+                value: format!("{device:?}"),
+                expected: "the CPU with virtual_ranks: sums on other devices have no fixed order",
+            });
+        }
         let supports = |device: &Device, precision: Precision| {
             device.supports_dtype(DType::from(precision.compute_dtype()))
         };
@@ -352,10 +404,12 @@ impl ParallelOptions {
     /// The options in one line, for comparison between ranks.
     pub(super) fn describe(&self) -> String {
         format!(
-            "strategy {} within {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, \
+            "strategy {} within {}, virtual_ranks {}, accumulate {}, clip_norm {}, buckets of {} and {} bytes, \
              compression {}, offload_optimizer {}, sync_batch_norm {}, prefetch {}, {}",
             self.strategy,
             self.shard_within,
+            self.virtual_ranks
+                .map_or_else(|| "off".to_owned(), |count| count.to_string()),
             self.accumulate,
             self.clip_norm
                 .map_or_else(|| "off".to_owned(), |norm| norm.to_string()),

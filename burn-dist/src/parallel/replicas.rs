@@ -40,7 +40,7 @@ pub(super) fn broadcast<M: Module>(
 ///
 /// They keep it apart until the next read. `valid` folds it into the state that the model shares
 /// with its copy, and would also initialize all lazy parameters.
-fn fold_statistics<M: Module>(model: &M) {
+pub(super) fn fold_statistics<M: Module>(model: &M) {
     drop(model.clone().map(&mut WithoutUninitialized).valid());
 }
 

@@ -104,7 +104,8 @@ impl<M: Module> Parallel<M> {
         self.backward_of(loss, |loss| match accumulate {
             1 => loss,
             accumulate => loss.div_scalar(accumulate as f64),
-        })
+        })?;
+        self.end_micro_batch()
     }
 
     /// Computes the gradients of `loss` after `share` has scaled it to its part of the step.
@@ -129,9 +130,7 @@ impl<M: Module> Parallel<M> {
         // Reports a sum that failed during the forward pass. Otherwise the next sum would wait for
         // ranks that know of the failure.
         self.check_sums()?;
-        let begun = self
-            .reducer
-            .begin_backward(self.micro_batches + 1 == self.options.accumulate);
+        let begun = self.reducer.begin_backward(self.is_last_micro_batch());
         self.in_order(begun)?;
         let mut loss = share(loss);
         if let Some(loss_scale) = &self.loss_scale {
@@ -142,9 +141,7 @@ impl<M: Module> Parallel<M> {
         drop(left);
         tell_others(&self.group, read.and_then(|()| self.check_store()))?;
         self.check_sums()?;
-        self.reducer.end_backward()?;
-        self.micro_batches += 1;
-        Ok(())
+        Ok(self.reducer.end_backward()?)
     }
 
     /// Waits for the gradients of all ranks, clips them if requested, and updates the parameters.
@@ -209,7 +206,8 @@ impl<M: Module> Parallel<M> {
     ///
     /// # Errors
     ///
-    /// As [`step`](Self::step). Also fails without a micro-batch, or if the ranks' numbers differ.
+    /// As [`step`](Self::step). Also fails without a micro-batch, if the ranks' numbers differ, and
+    /// with [`virtual_ranks`](super::ParallelOptions::virtual_ranks).
     pub fn step_early(&mut self, learning_rate: f64) -> Result<StepReport, ParallelError> {
         let (done, accumulate) = (self.micro_batches, self.options.accumulate);
         self.send_early("step_early")?;
@@ -224,6 +222,9 @@ impl<M: Module> Parallel<M> {
 
     /// Sends the gradients of a step with fewer micro-batches than usual, for the call `what`.
     pub(super) fn send_early(&mut self, what: &str) -> Result<(), ParallelError> {
+        if self.shares.is_some() {
+            return Err(ParallelError::WholeStepsOnly);
+        }
         self.agree(what)?;
         if self.micro_batches == 0 {
             let none = "step_early was called before any backward of the step";
@@ -258,7 +259,7 @@ impl<M: Module> Parallel<M> {
         let reads = self.store.as_ref().map_or(0, |store| store.take_reads());
         let mut said = Agreement::on(learning_rate, reads);
         if let Some(weight) = self.weights.of_step() {
-            said = said.with_weight(weight, self.group.rank(), self.group.size());
+            said = said.with_weights(weight, self.places());
         }
         let agreed = self.reducer.wait(&said);
         let agreed = self.in_order(agreed)?;
@@ -290,6 +291,7 @@ impl<M: Module> Parallel<M> {
         if verdict.finite {
             update(self, verdict.factor)?;
         }
+        self.end_shares()?;
         self.reducer.reset();
         self.end_step();
         if let Some(loss_scale) = &mut self.loss_scale {

@@ -126,12 +126,12 @@ impl<'a> Stepper<'a> {
         // Whole parameters are spread unevenly over the ranks of a bucket. Stepped bucket by
         // bucket, one rank after the other would wait.
         let mut whole = BTreeMap::new();
-        for layout in layouts.iter().filter(|layout| layout.is_whole()) {
+        for layout in layouts.iter().filter(|layout| layout.is_whole) {
             whole.append(&mut self.step_bucket(layout, values)?);
         }
         let mut under_way: Option<(&BucketLayout, Box<dyn Gathering>)> = None;
         for (bucket, layout) in layouts.iter().enumerate() {
-            let mut stepped = match layout.is_whole() {
+            let mut stepped = match layout.is_whole {
                 true => BTreeMap::new(),
                 false => self.step_bucket(layout, values)?,
             };

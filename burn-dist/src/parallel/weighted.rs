@@ -23,8 +23,9 @@ pub(super) struct Weights {
     /// power of two, which divides exactly and so changes no bit of the result. For losses that are
     /// means it is the weight of a whole micro-batch, whose gradients then stay as they are.
     unit: Option<f64>,
-    /// Sum of this rank's weights in the current step, if the step is weighted.
-    of_step: Option<f64>,
+    /// Sums of this rank's weights in the current step, for each of its virtual ranks, if the step
+    /// is weighted. A rank without virtual ranks has one sum.
+    of_step: Option<Vec<f64>>,
 }
 
 /// The weight of a step over all ranks.
@@ -37,14 +38,20 @@ pub(super) struct Weighted {
 }
 
 impl Weights {
-    /// This rank's weight in the current step, if the step is weighted.
-    pub(super) fn of_step(&self) -> Option<f64> {
-        self.of_step
+    /// This rank's weights in the current step, if the step is weighted.
+    pub(super) fn of_step(&self) -> Option<&[f64]> {
+        self.of_step.as_deref()
     }
 
-    /// Adds a micro-batch of this rank to the current step.
-    pub(super) fn add(&mut self, weight: f64) {
-        *self.of_step.get_or_insert(0.0) += weight;
+    /// Adds a micro-batch of this rank's virtual rank number `share` to the current step; `None`
+    /// has no effect.
+    pub(super) fn add(&mut self, share: Option<usize>, weight: f64) {
+        let sums = self.of_step.get_or_insert_default();
+        let Some(share) = share else {
+            return;
+        };
+        sums.resize(sums.len().max(share + 1), 0.0);
+        sums[share] += weight;
     }
 
     pub(super) fn end_step(&mut self) {
@@ -120,8 +127,13 @@ impl<M: Module> Parallel<M> {
             1.0 => loss,
             unit => loss.div_scalar(unit),
         })?;
-        self.weights.add(weight);
-        Ok(())
+        self.add_weight(weight);
+        self.end_micro_batch()
+    }
+
+    /// Adds the weight of the micro-batch whose backward has ended.
+    pub(super) fn add_weight(&mut self, weight: f64) {
+        self.weights.add(self.own_share(), weight);
     }
 
     pub(super) fn check_weight(&self, weight: f64) -> Result<(), ParallelError> {
@@ -156,7 +168,14 @@ impl<M: Module> Parallel<M> {
         if let Some(unit) = self.weights.unit {
             return Ok(unit);
         }
-        let mut largest = [weight];
+        let mut largest = match &self.shares {
+            None => [weight],
+            // Ranks have different numbers of micro-batches, so they choose in the first one. The
+            // largest weight would depend on the ranks; virtual rank 0 is always on rank 0.
+            Some(_) if self.micro_batches > 0 => return Ok(1.0),
+            Some(_) if self.group.rank() > 0 => [0.0],
+            Some(_) => [weight],
+        };
         self.group.all_reduce::<f64>(&mut largest, ReduceOp::Max)?;
         if largest[0] == 0.0 {
             return Ok(1.0);

@@ -230,7 +230,7 @@ impl ShardedParameters {
 
     fn look_ahead(&self, state: &mut State, bucket: usize) -> Result<(), Error> {
         let layouts = self.reducer.layouts();
-        let is_whole = |bucket: usize| layouts.get(bucket).is_some_and(BucketLayout::is_whole);
+        let is_whole = |bucket: usize| layouts.get(bucket).is_some_and(|layout| layout.is_whole);
         let alike = |other: &usize| is_whole(*other) == is_whole(bucket);
         let before = (0..bucket).rev().filter(alike);
         let after = (bucket + 1..layouts.len()).filter(alike);

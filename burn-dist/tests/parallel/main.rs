@@ -19,6 +19,7 @@ mod rank_sums;
 mod ranks;
 mod single;
 mod types;
+mod virtual_ranks;
 mod weighted;
 mod whole;
 mod writer;

@@ -411,6 +411,7 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
     ParallelOptions {
         strategy: config.parallel.strategy,
         shard_within: config.parallel.shard_within,
+        virtual_ranks: None,
         accumulate,
         clip_norm: config.train.clip_norm,
         buckets: BucketSizes::from_mib(config.parallel.bucket_mib),

@@ -84,6 +84,14 @@ impl Reducer {
         Ok(())
     }
 
+    /// The gradients of the next backward passes are those of this rank's next virtual rank.
+    pub(crate) fn end_virtual_rank(&self) -> Result<(), BucketError> {
+        let mut state = self.state.lock();
+        self.check(&mut state)?;
+        let ended = state.store.end_virtual_rank();
+        ended.map_err(|error| self.fail(&mut state, error))
+    }
+
     /// Waits until all buckets hold the mean over ranks. Returns what all ranks `said`.
     pub(crate) fn wait(&self, said: &Agreement) -> Result<Agreed, BucketError> {
         let mut state = self.state.lock();

@@ -17,12 +17,10 @@ impl Reducer {
     /// [`KeptGradients`].
     pub(crate) fn norm(&self) -> Result<f64, BucketError> {
         let mut state = self.state.lock();
-        let own = state.store.sum_of_squares();
-        let sum = own.and_then(|own| {
-            let mut sums = [own];
-            self.over_ranks(&mut sums)?;
-            Ok(sums[0])
-        });
+        let store = &state.store;
+        let shards = 0..self.partition.shards.len();
+        let own: Result<Vec<f64>, _> = shards.map(|shard| store.sum_of_squares(shard)).collect();
+        let sum = own.and_then(|own| Ok(self.over_shards(own, 1)?.into_iter().sum::<f64>()));
         sum.map(f64::sqrt)
             .map_err(|error| self.fail(&mut state, error))
     }
@@ -33,22 +31,39 @@ impl Reducer {
         let mut state = self.state.lock();
         let all = 0..self.partition.parameters.len();
         let marked: Vec<usize> = all.filter(|at| state.is_marked(*at)).collect();
-        let mut sums = vec![0.0; self.partition.parameters.len()];
-        let own = state.store.squares(&marked);
-        let outcome = own.and_then(|own| {
-            for (at, sum) in marked.iter().zip(own) {
-                sums[*at] = sum;
-            }
-            self.over_ranks(&mut sums)
-        });
-        outcome.map_err(|error| self.fail(&mut state, error))?;
-        let norm = |(parameter, sum): (usize, f64)| state.is_marked(parameter).then(|| sum.sqrt());
-        Ok(sums.into_iter().enumerate().map(norm).collect())
+        let store = &state.store;
+        let shards = 0..self.partition.shards.len();
+        let own: Result<Vec<_>, _> = shards.map(|shard| store.squares(shard, &marked)).collect();
+        let sums = own.and_then(|own| self.over_shards(own.concat(), marked.len()));
+        let sums = sums.map_err(|error| self.fail(&mut state, error))?;
+        let mut norms = vec![None; self.partition.parameters.len()];
+        for (at, sum) in marked.iter().zip(sums) {
+            norms[*at] = Some(sum.sqrt());
+        }
+        Ok(norms)
     }
 
-    fn over_ranks(&self, sums: &mut [f64]) -> Result<(), BucketError> {
+    /// Adds the numbers of all shards: `each` numbers for each of this rank's shards. Those of
+    /// virtual ranks are added in the order of their numbers.
+    fn over_shards(&self, own: Vec<f64>, each: usize) -> Result<Vec<f64>, BucketError> {
         let group = &self.partition.group;
-        Ok(group.all_reduce::<f64>(sums, ReduceOp::Sum)?)
+        let Some(among) = &self.partition.of_virtual else {
+            let mut sums = own;
+            group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
+            return Ok(sums);
+        };
+        // Every number comes from one rank, and zeros change no bit of it.
+        let mut all = vec![0.0; among.ranks.count() * each];
+        let first = among.own().start * each;
+        all[first..first + own.len()].copy_from_slice(&own);
+        group.all_reduce::<f64>(&mut all, ReduceOp::Sum)?;
+        let mut sums = vec![0.0; each];
+        for shard in all.chunks_exact(each.max(1)) {
+            sums.iter_mut()
+                .zip(shard)
+                .for_each(|(sum, own)| *sum += own);
+        }
+        Ok(sums)
     }
 
     /// The reduced gradients of this rank's part of `parameters`, in their order. `None` if no rank

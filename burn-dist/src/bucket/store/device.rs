@@ -185,6 +185,12 @@ impl GradientStore for DeviceStore {
         Ok(())
     }
 
+    fn end_virtual_rank(&mut self) -> Result<(), BucketError> {
+        Err(BucketError::Order(
+            "virtual ranks were used with gradients on a device; keep the model on the CPU",
+        ))
+    }
+
     fn send(&mut self, index: usize) -> Result<(), BucketError> {
         if self.keeps_alone() {
             return Ok(());
@@ -236,7 +242,7 @@ impl GradientStore for DeviceStore {
         Ok(())
     }
 
-    fn sum_of_squares(&self) -> Result<f64, BucketError> {
+    fn sum_of_squares(&self, _shard: usize) -> Result<f64, BucketError> {
         let sum = match self.keeps_alone() {
             true => sum_of_squares(self.buckets.iter().flat_map(|b| b.parts.all()).cloned()),
             // Between its parts a shard is zero.
@@ -252,9 +258,9 @@ impl GradientStore for DeviceStore {
         sum.map_err(|reason| BucketError::unreadable(None, reason))
     }
 
-    fn squares(&self, parameters: &[usize]) -> Result<Vec<f64>, BucketError> {
+    fn squares(&self, shard: usize, parameters: &[usize]) -> Result<Vec<f64>, BucketError> {
         let mut squares = vec![0.0; parameters.len()];
-        let parts = self.parts(parameters, &self.partition.shards);
+        let parts = self.parts(parameters, self.partition.shard(shard));
         let (at, sums): (Vec<usize>, Vec<Tensor<1>>) = parts
             .into_iter()
             .enumerate()

@@ -14,6 +14,7 @@ use crate::bucket::partition::{KeptGradients, Partition};
 use crate::flat;
 use crate::fused::FusedState;
 use crate::reduce::vectorised;
+use crate::virtual_ranks::Adding;
 use crate::{Buffer, DType, Error, Handle, ReduceOp};
 
 /// The gradients of a model in host memory.
@@ -23,6 +24,8 @@ pub(crate) struct HostStore {
     buckets: Vec<Bucket>,
     /// Whether a gradient lies in its place, by parameter.
     present: Vec<bool>,
+    /// The sum over this rank's virtual ranks, if there are any.
+    adding: Option<Adding>,
 }
 
 struct Bucket {
@@ -52,6 +55,9 @@ impl HostStore {
         let (group, keep, compression) = (&partition.group, partition.keep, partition.compression);
         let bucket = |layout: &BucketLayout| -> Result<Bucket, BucketError> {
             let memory = match keep {
+                _ if let Some(among) = &partition.of_virtual => {
+                    Some(among.group.sums(layout.dtype, layout.len, among.ranks)?)
+                }
                 KeptGradients::Whole => Some(group.bucket(layout.dtype, layout.len)?),
                 // Memory that all ranks map would count once for each rank.
                 KeptGradients::Scattered => Some(Buffer::zeroed(layout.dtype, layout.len)),
@@ -76,6 +82,10 @@ impl HostStore {
                 .map(bucket)
                 .collect::<Result<_, _>>()?,
             present: vec![false; partition.parameters.len()],
+            adding: partition
+                .of_virtual
+                .as_ref()
+                .map(|among| Adding::of(among.ranks, among.own())),
             device: Device::flex(),
             partition: Arc::new(partition),
         })
@@ -101,6 +111,21 @@ impl HostStore {
             (None, BucketMemory::Here(buffer)) => Some((buffer, place)),
             _ => None,
         }
+    }
+
+    /// Completes a bucket after a virtual rank, or for sending: missing gradients are zero, and
+    /// what can be added of the sum over virtual ranks is added.
+    fn complete(&self, index: usize, buffer: &mut Buffer) -> Result<(), BucketError> {
+        let sum = self.adding.as_ref().map_or(0, Adding::sum);
+        for slot in &self.partition.layouts[index].slots {
+            if !self.present[slot.parameter] {
+                elements::clear(buffer, &within(buffer, sum, &slot.elements))?;
+            }
+        }
+        for sum in self.adding.iter().flat_map(Adding::due) {
+            buffer.add_sums(sum);
+        }
+        Ok(())
     }
 
     /// The error for a part of a parameter that cannot be read.
@@ -141,9 +166,31 @@ impl GradientStore for HostStore {
                 path: spec.path.clone(),
             });
         };
+        let sum = self.adding.as_ref().map_or(0, Adding::sum);
+        let place = within(buffer, sum, &place);
         if !elements::put(buffer, &place, &gradient, arrival)? {
             let found = (gradient.num_elements(), gradient.dtype());
             return Err(BucketError::mismatch(spec, spec.num_elements(), found));
+        }
+        Ok(())
+    }
+
+    fn end_virtual_rank(&mut self) -> Result<(), BucketError> {
+        for index in 0..self.buckets.len() {
+            let memory = mem::replace(&mut self.buckets[index].memory, BucketMemory::Lost);
+            let (memory, completed) = match memory {
+                BucketMemory::Here(mut buffer) => {
+                    let completed = self.complete(index, &mut buffer);
+                    (BucketMemory::Here(buffer), completed)
+                }
+                other => (other, Ok(())),
+            };
+            self.buckets[index].memory = memory;
+            completed?;
+        }
+        self.present.fill(false);
+        if let Some(adding) = &mut self.adding {
+            adding.end_virtual_rank();
         }
         Ok(())
     }
@@ -157,16 +204,16 @@ impl GradientStore for HostStore {
                 return Ok(());
             }
         };
+        self.complete(index, &mut buffer)?;
         let partition = &self.partition;
-        let (layout, group) = (&partition.layouts[index], &partition.group);
-        for slot in &layout.slots {
-            if !self.present[slot.parameter] {
-                elements::clear(&mut buffer, &slot.elements)?;
-            }
-        }
+        let among = partition.of_virtual.as_ref();
+        let layout = &partition.layouts[index];
+        let group = among.map_or(&partition.group, |among| &among.group);
         let buffer = buffer.numbered(partition.number(index));
         self.buckets[index].memory = match partition.keep {
-            KeptGradients::Whole if group.size() == 1 => BucketMemory::Here(buffer),
+            KeptGradients::Whole if group.size() == 1 && among.is_none() => {
+                BucketMemory::Here(buffer)
+            }
             KeptGradients::Whole => {
                 BucketMemory::Travelling(group.start_all_reduce(buffer, ReduceOp::Mean))
             }
@@ -246,14 +293,15 @@ impl GradientStore for HostStore {
         Ok(())
     }
 
-    fn sum_of_squares(&self) -> Result<f64, BucketError> {
+    fn sum_of_squares(&self, shard: usize) -> Result<f64, BucketError> {
         let slots = self.partition.layouts.iter().flat_map(|b| &b.slots);
         let parameters: Vec<usize> = slots.map(|slot| slot.parameter).collect();
-        Ok(self.squares(&parameters)?.into_iter().sum())
+        Ok(self.squares(shard, &parameters)?.into_iter().sum())
     }
 
-    fn squares(&self, parameters: &[usize]) -> Result<Vec<f64>, BucketError> {
-        let own = |parameter: &usize| match self.reduced(*parameter, &self.partition.shards) {
+    fn squares(&self, shard: usize, parameters: &[usize]) -> Result<Vec<f64>, BucketError> {
+        let shard = self.partition.shard(shard);
+        let own = |parameter: &usize| match self.reduced(*parameter, shard) {
             Some((buffer, place)) => Ok(elements::sum_of_squares(buffer, &place)?),
             None => Ok(0.0),
         };
@@ -370,6 +418,9 @@ impl GradientStore for HostStore {
 
     fn reset(&mut self) {
         self.present.fill(false);
+        if let Some(adding) = &mut self.adding {
+            adding.begin_step();
+        }
         for own in self.buckets.iter_mut().filter_map(|b| b.shard.as_mut()) {
             own.arrival = Addition::First;
         }
@@ -380,6 +431,15 @@ impl GradientStore for HostStore {
         let travels = |bucket: &&Bucket| bucket.replicating.is_some();
         self.buckets.iter().filter(travels).count()
     }
+}
+
+/// A place of a bucket in the sum number `sum` of its buffer.
+fn within(buffer: &Buffer, sum: usize, place: &Range<usize>) -> Range<usize> {
+    let start = match sum {
+        0 => 0,
+        sum => buffer.sum_place(sum).start,
+    };
+    start + place.start..start + place.end
 }
 
 fn unfit(reason: &str) -> Error {

@@ -41,6 +41,10 @@ pub(crate) trait GradientStore: Send {
     /// Puts the gradient of one use of a parameter into its place, or adds it to the one there.
     fn put(&mut self, parameter: usize, gradient: Tensor<1>) -> Result<(), BucketError>;
 
+    /// Adds the gradients to those of this rank's earlier virtual ranks; missing ones are zero. The
+    /// next gradients are those of its next virtual rank.
+    fn end_virtual_rank(&mut self) -> Result<(), BucketError>;
+
     /// Starts the reduction of a bucket; missing gradients are zero.
     fn send(&mut self, bucket: usize) -> Result<(), BucketError>;
 
@@ -54,12 +58,12 @@ pub(crate) trait GradientStore: Send {
     /// Waits for a shard on its way to the mean over replicas.
     fn arrive_replicated(&mut self, bucket: usize) -> Result<(), BucketError>;
 
-    /// Sum of squares of the gradients in this rank's shards, even if the rank has more gradients:
-    /// sums of the same parts have the same bits.
-    fn sum_of_squares(&self) -> Result<f64, BucketError>;
+    /// Sum of squares of the gradients in one of this rank's [shards](Partition::shards), even if
+    /// the rank has more gradients: sums of the same parts have the same bits.
+    fn sum_of_squares(&self, shard: usize) -> Result<f64, BucketError>;
 
     /// The same sum for each of `parameters`.
-    fn squares(&self, parameters: &[usize]) -> Result<Vec<f64>, BucketError>;
+    fn squares(&self, shard: usize, parameters: &[usize]) -> Result<Vec<f64>, BucketError>;
 
     /// Copies of the reduced gradients of this rank's part of `parameters`, in their order; `None`
     /// if the part is empty.
