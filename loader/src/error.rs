@@ -132,6 +132,15 @@ pub enum SamplerError {
         size: usize,
     },
 
+    /// A rank's shares do not exist.
+    #[error("shares {} to {} do not exist in a division by {size}, or are none", own.start, own.end)]
+    Shares {
+        /// The shares, from 0; the last one is not included.
+        own: std::ops::Range<usize>,
+        /// Number of shares.
+        size: usize,
+    },
+
     /// The global batch cannot be divided into micro-batches on all ranks.
     #[error(
         "a global batch of {global_batch} does not divide into micro-batches of {micro_batch} on \

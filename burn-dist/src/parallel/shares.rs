@@ -258,7 +258,10 @@ impl<M: Module> Parallel<M> {
         let Some(shares) = &mut self.shares else {
             return Ok(());
         };
-        let (Some(statistics), Some(model)) = (&mut shares.statistics, self.model.take()) else {
+        let Some(statistics) = &mut shares.statistics else {
+            return Ok(());
+        };
+        let Some(model) = self.model.take() else {
             return Ok(());
         };
         let ended = statistics.end_step(&shares.among.group);

@@ -24,18 +24,22 @@ const STEPS: u64 = 3;
 #[derive(Module, Debug)]
 struct Net {
     first: Linear,
-    norm: BatchNorm,
+    norm: Option<BatchNorm>,
     last: Linear,
     extra: Linear,
 }
 
 impl Net {
     fn new(seed: u64, hidden: usize) -> Self {
+        Self::with(seed, hidden, true)
+    }
+
+    fn with(seed: u64, hidden: usize, normed: bool) -> Self {
         let device = device().autodiff();
         let linear = |inputs, outputs| LinearConfig::new(inputs, outputs).init(&device);
         let net = Self {
             first: linear(FEATURES, hidden),
-            norm: BatchNormConfig::new(hidden).init(&device),
+            norm: normed.then(|| BatchNormConfig::new(hidden).init(&device)),
             last: linear(hidden, 1),
             extra: linear(hidden, 1),
         };
@@ -44,7 +48,10 @@ impl Net {
 
     fn loss(&self, (inputs, targets): (Tensor<2>, Tensor<2>), uses_extra: bool) -> Tensor<1> {
         let x = tanh(self.first.forward(boundary(inputs)));
-        let x = self.norm.forward(boundary(x));
+        let x = match &self.norm {
+            Some(norm) => norm.forward(boundary(x)),
+            None => x,
+        };
         let y = self.last.forward(boundary(x.clone()));
         let y = match uses_extra {
             true => y + self.extra.forward(boundary(x)),
@@ -63,6 +70,8 @@ struct Case {
     whole: bool,
     weighted: bool,
     ema: bool,
+    /// Whether the model has running statistics.
+    normed: bool,
     /// Whether only some virtual ranks use a layer.
     uneven: bool,
     buckets: usize,
@@ -118,7 +127,7 @@ impl Case {
     }
 
     fn train(&self, group: &ProcessGroup, strategy: Strategy) -> Outcome {
-        let model = Net::new(1 + group.rank() as u64, self.hidden);
+        let model = Net::with(1 + group.rank() as u64, self.hidden, self.normed);
         let options = self.options(strategy);
         let mut parallel = Parallel::new(model, self.optimizer(), options, group).unwrap();
         let mut outcome = Outcome {
@@ -211,11 +220,11 @@ fn state(parallel: &Parallel<Net>) -> State {
 
 fn case() -> impl Strategy_<Value = Case> {
     let sizes = (1usize..=16, 1usize..20, 1usize..3, 64usize..2000);
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = prop::array::uniform5(any::<bool>());
     let clip = prop_oneof![Just(None), Just(Some(0.05)), Just(Some(f64::INFINITY))];
     (sizes, flags, clip).prop_map(|(sizes, flags, clip_norm)| {
         let (count, hidden, accumulate, buckets) = sizes;
-        let (whole, weighted, ema, uneven) = flags;
+        let [whole, weighted, ema, normed, uneven] = flags;
         Case {
             count,
             hidden,
@@ -224,6 +233,7 @@ fn case() -> impl Strategy_<Value = Case> {
             whole,
             weighted,
             ema,
+            normed,
             uneven,
             buckets,
         }
@@ -270,6 +280,7 @@ fn as_many_ranks_as_virtual_ranks_and_any_fewer() {
         whole: false,
         weighted: false,
         ema: true,
+        normed: true,
         uneven: false,
         buckets: 200,
     };

@@ -1,6 +1,8 @@
 //! Divides an evaluation over ranks.
 
-use super::{Epoch, check_positive, check_rank};
+use std::ops::Range;
+
+use super::{Epoch, Shares, check_positive, check_rank};
 use crate::SamplerError;
 
 /// Gives every sample to exactly one rank, in the data set's own order; drops nothing.
@@ -11,7 +13,7 @@ use crate::SamplerError;
 pub struct EvalSampler {
     len: usize,
     batch: usize,
-    rank: usize,
+    shares: Shares,
     size: usize,
     /// Largest number of batches of each rank.
     limit: usize,
@@ -30,7 +32,7 @@ impl EvalSampler {
         Ok(EvalSampler {
             len,
             batch,
-            rank,
+            shares: Shares::one(rank),
             size,
             limit: usize::MAX,
         })
@@ -42,19 +44,36 @@ impl EvalSampler {
         self
     }
 
+    /// Takes the parts of several ranks, `own` of the `size` ranks of [`new`](Self::new). A batch
+    /// has samples of one part only.
+    ///
+    /// # Errors
+    /// [`SamplerError::Shares`] if `own` is empty or not below `size`.
+    pub fn shares(mut self, own: Range<usize>) -> Result<Self, SamplerError> {
+        self.shares = Shares::new(own, 0, self.size)?;
+        Ok(self)
+    }
+
     /// This rank's part of the evaluation. A [`Loader`](crate::Loader) never augments it.
     pub fn epoch(&self) -> Epoch {
         let (each, more) = (self.len / self.size, self.len % self.size);
-        let start = self.rank * each + self.rank.min(more);
         let most = self.limit.saturating_mul(self.batch);
-        let end = start + (each + usize::from(self.rank < more)).min(most);
+        let (mut indices, mut starts) = (Vec::new(), Vec::new());
+        for share in self.shares.iter() {
+            let start = share * each + share.min(more);
+            let end = start + (each + usize::from(share < more)).min(most);
+            let first = indices.len();
+            indices.extend(start..end);
+            starts.extend((first..indices.len()).step_by(self.batch));
+        }
         Epoch {
             number: None,
-            indices: (start..end).collect(),
+            indices,
             copies: Vec::new(),
             batch: self.batch,
             per_step: 1,
             start: 0,
+            starts: (self.shares.len() > 1).then_some(starts),
         }
     }
 }

@@ -10,6 +10,8 @@ mod order;
 mod train;
 mod weights;
 
+use std::ops::Range;
+
 use crate::SamplerError;
 pub use eval::EvalSampler;
 pub use train::TrainSampler;
@@ -25,6 +27,8 @@ pub struct Epoch {
     batch: usize,
     per_step: usize,
     start: usize,
+    /// First index of each batch, if batches end within the indices too.
+    starts: Option<Vec<usize>>,
 }
 
 impl Epoch {
@@ -32,6 +36,11 @@ impl Epoch {
     ///
     /// Empty if the epoch has at most `step` steps.
     pub fn from_step(mut self, step: usize) -> Self {
+        if let Some(starts) = &mut self.starts {
+            starts.drain(..step.min(starts.len()));
+            self.start = starts.first().copied().unwrap_or(self.indices.len());
+            return self;
+        }
         let skipped = self
             .batch
             .saturating_mul(self.per_step)
@@ -52,7 +61,10 @@ impl Epoch {
 
     /// Number of remaining micro-batches.
     pub fn batches(&self) -> usize {
-        self.remaining().len().div_ceil(self.batch)
+        match &self.starts {
+            Some(starts) => starts.len(),
+            None => self.remaining().len().div_ceil(self.batch),
+        }
     }
 
     /// Number of remaining samples.
@@ -62,6 +74,11 @@ impl Epoch {
 
     /// Indices of the micro-batch at `position` among the remaining ones; `None` after the end.
     pub fn get(&self, position: usize) -> Option<&[usize]> {
+        if let Some(starts) = &self.starts {
+            let end = starts.get(position + 1).copied();
+            let batch = *starts.get(position)?..end.unwrap_or(self.indices.len());
+            return self.indices.get(batch);
+        }
         let remaining = self.remaining();
         let start = position.checked_mul(self.batch)?;
         let end = start.saturating_add(self.batch).min(remaining.len());
@@ -80,11 +97,44 @@ impl Epoch {
 
     /// The remaining micro-batches, in order; `accumulate` consecutive ones make one step.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[usize]> {
-        self.remaining().chunks(self.batch)
+        (0..self.batches()).map(|position| self.get(position).unwrap_or_default())
     }
 
     fn remaining(&self) -> &[usize] {
         self.indices.get(self.start..).unwrap_or_default()
+    }
+}
+
+/// The shares of a division that one rank takes, one after the other.
+#[derive(Debug, Clone)]
+struct Shares {
+    own: Range<usize>,
+    /// How often the first one comes once more before them.
+    repeated: usize,
+}
+
+impl Shares {
+    fn one(rank: usize) -> Self {
+        Self {
+            own: rank..rank + 1,
+            repeated: 0,
+        }
+    }
+
+    fn new(own: Range<usize>, repeated: usize, size: usize) -> Result<Self, SamplerError> {
+        match own.is_empty() || own.end > size {
+            true => Err(SamplerError::Shares { own, size }),
+            false => Ok(Self { own, repeated }),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.own.len() + self.repeated
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> + use<> {
+        let again = std::iter::repeat_n(self.own.start, self.repeated);
+        again.chain(self.own.clone())
     }
 }
 
@@ -184,6 +234,58 @@ mod tests {
             (alone.get(12), alone.copies(12))
         );
         assert!(sampler(0, 1).repeat(1).epoch(0).copies(0).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn shares_are_those_of_as_many_ranks(
+            count in 1usize..7,
+            own in (0usize..7, 1usize..4),
+            sizes in (1usize..4, 1usize..4, 0usize..60),
+            repeated in 0usize..3,
+        ) {
+            let own = own.0.min(count - 1)..(own.0 + own.1).min(count);
+            let own = own.start..own.end.max(own.start + 1);
+            let (micro, accumulate, more) = sizes;
+            let global = micro * accumulate * count;
+            let len = 2 * global + more;
+            let train = |rank| TrainSampler::new(len, global, micro, rank, count, 3).unwrap();
+            let shares = train(0).shares(own.clone(), repeated).unwrap();
+            let turns: Vec<usize> = std::iter::repeat_n(own.start, repeated).chain(own.clone()).collect();
+            prop_assert_eq!(shares.accumulate(), accumulate * turns.len());
+            let epoch = shares.epoch(1).from_step(1);
+            prop_assert_eq!(epoch.steps(), len / global - 1);
+            for step in 0..epoch.steps() {
+                for (turn, share) in turns.iter().enumerate() {
+                    let alone = train(*share).epoch(1).from_step(1);
+                    for part in 0..accumulate {
+                        let found = epoch.get((step * turns.len() + turn) * accumulate + part);
+                        prop_assert_eq!(found, alone.get(step * accumulate + part));
+                    }
+                }
+            }
+            let eval = |rank| EvalSampler::new(more, 4, rank, count).unwrap().limit(2);
+            let shares = eval(0).shares(own.clone()).unwrap().epoch();
+            let alone: Vec<Epoch> = own.map(|rank| eval(rank).epoch()).collect();
+            let expected: Vec<&[usize]> = alone.iter().flat_map(Epoch::iter).collect();
+            prop_assert_eq!(shares.iter().collect::<Vec<_>>(), expected.clone());
+            prop_assert_eq!(shares.batches(), expected.len());
+            let rest = shares.from_step(1);
+            let expected = expected.get(1..).unwrap_or_default();
+            prop_assert_eq!(rest.iter().collect::<Vec<_>>(), expected);
+            prop_assert_eq!(rest.samples(), expected.concat().len());
+        }
+    }
+
+    #[test]
+    fn shares_that_do_not_exist_are_refused() {
+        let train = || TrainSampler::new(9, 4, 1, 0, 2, 0).unwrap();
+        assert!(train().shares(1..2, 0).is_ok());
+        for own in [1..3, 1..1] {
+            let error = train().shares(own.clone(), 0).unwrap_err();
+            assert!(error.to_string().contains("in a division by 2"), "{error}");
+            assert!(EvalSampler::new(9, 4, 0, 2).unwrap().shares(own).is_err());
+        }
     }
 
     /// Global batches of a sampler, joined over all ranks.

@@ -1,9 +1,10 @@
 //! Divides an epoch of training over ranks.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::order::Order;
-use super::{Epoch, check_positive, check_rank};
+use super::{Epoch, Shares, check_positive, check_rank};
 use crate::SamplerError;
 
 /// Divides an epoch of training over ranks; an incomplete last global batch is dropped.
@@ -12,7 +13,7 @@ pub struct TrainSampler {
     len: usize,
     global_batch: usize,
     micro_batch: usize,
-    rank: usize,
+    shares: Shares,
     size: usize,
     seed: u64,
     order: Order,
@@ -58,7 +59,7 @@ impl TrainSampler {
             len,
             global_batch,
             micro_batch,
-            rank,
+            shares: Shares::one(rank),
             size,
             seed,
             order: Order::Shuffled,
@@ -120,9 +121,22 @@ impl TrainSampler {
         self
     }
 
-    /// Number of micro-batches per step on each rank.
+    /// Takes the samples of several ranks, `own` of the `size` ranks of [`new`](Self::new): in each
+    /// step the micro-batches of one after those of the other.
+    ///
+    /// For virtual ranks, several of which are computed on one rank. The first one comes
+    /// `repeated` times more before all of them, for ranks that must make as many passes as others.
+    ///
+    /// # Errors
+    /// [`SamplerError::Shares`] if `own` is empty or not below `size`.
+    pub fn shares(mut self, own: Range<usize>, repeated: usize) -> Result<Self, SamplerError> {
+        self.shares = Shares::new(own, repeated, self.size)?;
+        Ok(self)
+    }
+
+    /// Number of micro-batches per step on this rank.
     pub fn accumulate(&self) -> usize {
-        self.global_batch / self.micro_batch / self.size
+        self.global_batch / self.micro_batch / self.size * self.shares.len()
     }
 
     /// Number of steps in one epoch.
@@ -140,7 +154,7 @@ impl TrainSampler {
         let order: Vec<(usize, u32)> = copies.take(self.len).collect();
         let globals = order.chunks_exact(self.global_batch);
         let (indices, mut copies): (Vec<usize>, Vec<u32>) =
-            globals.flat_map(|global| self.share(global)).unzip();
+            globals.flat_map(|global| self.own(global)).unzip();
         if copies.iter().all(|&copy| copy == 0) {
             copies = Vec::new();
         }
@@ -151,20 +165,26 @@ impl TrainSampler {
             batch: self.micro_batch,
             per_step: self.accumulate(),
             start: 0,
+            starts: None,
         }
     }
 
     /// This rank's samples of a global batch, in the order of its micro-batches.
-    fn share(&self, global: &[(usize, u32)]) -> Vec<(usize, u32)> {
+    fn own(&self, global: &[(usize, u32)]) -> Vec<(usize, u32)> {
+        let shares = self.shares.iter();
+        shares.flat_map(|share| self.share(global, share)).collect()
+    }
+
+    fn share(&self, global: &[(usize, u32)], rank: usize) -> Vec<(usize, u32)> {
         let Some(lengths) = &self.lengths else {
             let slice = self.global_batch / self.size;
-            let own = global.chunks_exact(slice).nth(self.rank);
+            let own = global.chunks_exact(slice).nth(rank);
             return own.unwrap_or_default().to_vec();
         };
         let mut sorted = global.to_vec();
         sorted.sort_by_key(|&(index, _)| lengths.get(index));
         let micro_batches = sorted.chunks_exact(self.micro_batch);
-        let own = micro_batches.skip(self.rank).step_by(self.size);
+        let own = micro_batches.skip(rank).step_by(self.size);
         own.flatten().copied().collect()
     }
 }

@@ -71,7 +71,10 @@ pub fn say_resolved(
     say(&config.to_toml()?);
     let batching = loaded.batching(size)?;
     say(&format!("# world size {size}"));
-    say(&format!("# global batch {}", batching.words()));
+    say(&format!(
+        "# global batch {}",
+        batching.words(&config.parallel)
+    ));
     if data::needs_download(&config.data) {
         say(
             "# the data would be downloaded first; parameters, memory and steps are unknown until \
@@ -91,7 +94,7 @@ pub fn say_resolved(
         plan.words,
         counted(plan.steps_per_epoch, "step")
     ));
-    let schedule = Schedule::of_run(config, plan.steps_per_epoch, batching, size);
+    let schedule = Schedule::of_run(config, plan.steps_per_epoch, batching);
     if let Some(warning) = schedule.warning().filter(|_| !config.train.fast_dev_run) {
         say(&format!("# {warning}"));
     }

@@ -1,8 +1,10 @@
-//! Batch sizes: `global batch = micro-batch × accumulation × world size`. Checks all, and derives
-//! one that is missing.
+//! Batch sizes: `global batch = micro-batch × accumulation × world size`, or virtual ranks instead of
+//! the world. Checks all, and derives one that is missing.
+
+use std::fmt;
 
 use super::error::Fault;
-use super::sections::TrainConfig;
+use super::sections::{ParallelConfig, TrainConfig};
 
 /// Global batch if the configuration sets no batch size.
 const DEFAULT_GLOBAL: usize = 64;
@@ -16,21 +18,21 @@ pub struct Batching {
     pub global: usize,
     /// Images per micro-batch.
     pub micro: usize,
-    /// Micro-batches per rank and step.
+    /// Micro-batches per rank, or virtual rank, and step.
     pub accumulate: usize,
 }
 
 impl Batching {
-    /// Number of ranks.
+    /// Number of ranks, or of virtual ranks.
     pub fn ranks(&self) -> usize {
         self.global / (self.micro * self.accumulate).max(1)
     }
 
     /// The sizes for people: `96 = 24 × 2 accumulation steps × 2 ranks`, without factors of 1.
-    pub fn words(&self) -> String {
+    pub fn words(&self, parallel: &ParallelConfig) -> String {
         let factors = [
             (self.accumulate, "accumulation steps"),
-            (self.ranks(), "ranks"),
+            (self.ranks(), name_of_ranks(parallel)),
         ];
         let factors = factors.into_iter().filter(|(number, _)| *number > 1);
         let factors: Vec<String> = factors
@@ -43,7 +45,11 @@ impl Batching {
     }
 
     /// The batch sizes for `world` ranks.
-    pub fn resolve(train: &TrainConfig, world: usize) -> Result<Self, Fault> {
+    pub fn resolve(
+        train: &TrainConfig,
+        parallel: &ParallelConfig,
+        world: usize,
+    ) -> Result<Self, Fault> {
         for (key, value) in [
             ("train.batch_size", train.batch_size),
             ("train.micro_batch_size", train.micro_batch_size),
@@ -56,31 +62,42 @@ impl Batching {
                 ));
             }
         }
+        if let Some(count) = parallel.virtual_ranks
+            && count < world
+        {
+            let text = format!("{world} ranks cannot share {count} virtual ranks");
+            let help = format!("start at most {count} ranks, or raise parallel.virtual_ranks");
+            return Err(Fault::in_key("parallel.virtual_ranks", text).help(help));
+        }
+        let ranks = Ranks {
+            count: parallel.virtual_ranks.unwrap_or(world),
+            name: name_of_ranks(parallel),
+        };
         match (train.batch_size, train.micro_batch_size) {
-            (None, Some(micro)) => Self::grow(micro, train.accumulate.unwrap_or(1), world),
+            (None, Some(micro)) => Self::grow(micro, train.accumulate.unwrap_or(1), &ranks),
             (global, None) => {
                 let global = global.unwrap_or(DEFAULT_GLOBAL);
                 let accumulate = train.accumulate.unwrap_or(1);
-                let parts = accumulate.saturating_mul(world);
-                divide(global, parts, &format!("{accumulate} × {world} ranks")).map(|micro| Self {
+                let parts = accumulate.saturating_mul(ranks.count);
+                divide(global, parts, &format!("{accumulate} × {ranks}")).map(|micro| Self {
                     global,
                     micro,
                     accumulate,
                 })
             }
             (Some(global), Some(micro)) => {
-                let parts = micro.saturating_mul(world);
+                let parts = micro.saturating_mul(ranks.count);
                 let accumulate = divide(
                     global,
                     parts,
-                    &format!("micro-batches of {micro} × {world} ranks"),
+                    &format!("micro-batches of {micro} × {ranks}"),
                 )?;
                 match train.accumulate {
                     Some(wanted) if wanted != accumulate => Err(Fault::in_key(
                         "train.batch_size",
                         format!(
                             "`train.batch_size` = {global} is not micro_batch_size {micro} × \
-                             accumulate {wanted} × {world} ranks = {}",
+                             accumulate {wanted} × {ranks} = {}",
                             parts.saturating_mul(wanted)
                         ),
                     )
@@ -95,14 +112,13 @@ impl Batching {
         }
     }
 
-    fn grow(micro: usize, accumulate: usize, world: usize) -> Result<Self, Fault> {
-        let global = micro.saturating_mul(accumulate).saturating_mul(world);
+    fn grow(micro: usize, accumulate: usize, ranks: &Ranks) -> Result<Self, Fault> {
+        let global = micro.saturating_mul(accumulate).saturating_mul(ranks.count);
         if global > MAX_GLOBAL {
             return Err(Fault::in_key(
                 "train.micro_batch_size",
                 format!(
-                    "micro_batch_size × accumulate × {world} ranks exceeds the maximum of \
-                     {MAX_GLOBAL}"
+                    "micro_batch_size × accumulate × {ranks} exceeds the maximum of {MAX_GLOBAL}"
                 ),
             ));
         }
@@ -111,6 +127,25 @@ impl Batching {
             micro,
             accumulate,
         })
+    }
+}
+
+/// The ranks, or virtual ranks, that share a global batch.
+struct Ranks {
+    count: usize,
+    name: &'static str,
+}
+
+impl fmt::Display for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.count, self.name)
+    }
+}
+
+fn name_of_ranks(parallel: &ParallelConfig) -> &'static str {
+    match parallel.virtual_ranks {
+        Some(_) => "virtual ranks",
+        None => "ranks",
     }
 }
 
@@ -145,7 +180,7 @@ mod tests {
                 micro,
                 accumulate,
             };
-            batching.words()
+            batching.words(&ParallelConfig::default())
         };
         assert_eq!(words(96, 96, 1), "96");
         assert_eq!(words(96, 48, 2), "96 = 48 × 2 accumulation steps");
@@ -163,7 +198,7 @@ mod tests {
             accumulate: sizes.2,
             ..TrainConfig::default()
         };
-        Batching::resolve(&train, world)
+        Batching::resolve(&train, &ParallelConfig::default(), world)
             .map(|batching| (batching.global, batching.micro, batching.accumulate))
             .map_err(|fault| format!("{} | {}", fault.message, fault.help.unwrap_or_default()))
     }
@@ -192,6 +227,34 @@ mod tests {
         assert!(resolve((Some(0), None, None), 1).is_err());
         assert!(resolve((None, Some(usize::MAX), None), 2).is_err());
         assert!(resolve((None, Some(1 << 23), Some(1 << 23)), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn virtual_ranks_share_a_batch_whatever_the_ranks() {
+        let parallel = ParallelConfig {
+            virtual_ranks: Some(4),
+            ..ParallelConfig::default()
+        };
+        let train = TrainConfig {
+            batch_size: Some(96),
+            ..TrainConfig::default()
+        };
+        for world in 1..=4 {
+            let batching = Batching::resolve(&train, &parallel, world).unwrap();
+            assert_eq!(batching.words(&parallel), "96 = 24 × 4 virtual ranks");
+        }
+        let fault = Batching::resolve(&train, &parallel, 5).unwrap_err();
+        assert_eq!(fault.message, "5 ranks cannot share 4 virtual ranks");
+        let train = TrainConfig {
+            batch_size: Some(90),
+            ..TrainConfig::default()
+        };
+        let fault = Batching::resolve(&train, &parallel, 2).unwrap_err();
+        assert!(
+            fault.message.contains("1 × 4 virtual ranks"),
+            "{}",
+            fault.message
+        );
     }
 
     proptest::proptest! {

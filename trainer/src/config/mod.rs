@@ -341,7 +341,7 @@ impl Loaded {
     /// # Errors
     /// Fails if the configured batch sizes do not divide.
     pub fn batching(&self, world: usize) -> Result<Batching, ConfigError> {
-        Batching::resolve(&self.config.train, world)
+        Batching::resolve(&self.config.train, &self.config.parallel, world)
             .map_err(|fault| self.sources.error(fault, &self.spans))
     }
 

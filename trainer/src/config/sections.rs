@@ -147,6 +147,10 @@ keys! {
         #[serde(with = "super::shard_within")]
         #[schemars(with = "String", extend("type" = "a string or an integer"))]
         shard_within: ShardWithin = ShardWithin::All,
+        /// Number of virtual ranks: equal shares of every global batch, which the ranks compute one
+        /// after the other. Results then have the same bits on any number of ranks up to it, and a
+        /// run can go on with another number. Only on CPUs. Default: one share per rank.
+        virtual_ranks: Option<usize> = None,
         /// Transport between ranks: `auto` (shared memory within a host; between hosts `mpi` if MPI
         /// started the ranks, else TCP), `shm`, `tcp` or `mpi`. Default `auto`.
         #[serde(with = "by_name")]

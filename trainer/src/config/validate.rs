@@ -1,6 +1,7 @@
 //! Validates values: ranges, combinations, and features of this version.
 
-use burn_dist::parallel::Precision;
+use burn_dist::parallel::{Precision, ShardWithin};
+use burn_dist::{Compression, MOST_VIRTUAL_RANKS};
 
 use super::error::Fault;
 use super::schedule;
@@ -101,13 +102,42 @@ fn eval_precision(train: &TrainConfig) -> Result<(), Fault> {
     )))
 }
 
-fn parallel(parallel: &ParallelConfig) -> [Result<(), Fault>; 5] {
+/// Virtual ranks, and what they exclude.
+fn virtual_ranks(parallel: &ParallelConfig) -> Result<(), Fault> {
+    const KEY: &str = "parallel.virtual_ranks";
+    let Some(count) = parallel.virtual_ranks else {
+        return Ok(());
+    };
+    in_range(KEY, count as u64, 1, MOST_VIRTUAL_RANKS as u64)?;
+    let excluded = [
+        (
+            "parallel.shard_within",
+            parallel.shard_within != ShardWithin::All,
+        ),
+        ("parallel.sync_batch_norm", parallel.sync_batch_norm),
+        (
+            "parallel.compression",
+            parallel.compression != Compression::None,
+        ),
+    ];
+    match excluded.iter().find(|(_, is_set)| *is_set) {
+        None => Ok(()),
+        Some((key, _)) => {
+            let text =
+                format!("`{key}` cannot be used with `{KEY}`: results would depend on the ranks");
+            Err(Fault::in_key(key, text).help("remove one of the two"))
+        }
+    }
+}
+
+fn parallel(parallel: &ParallelConfig) -> [Result<(), Fault>; 6] {
     let (bucket, prefetch) = (parallel.bucket_mib as u64, parallel.prefetch as u64);
     let (timeout, abort) = (parallel.timeout_seconds, parallel.abort_seconds);
     [
         in_range("parallel.bucket_mib", bucket, 1, 4096),
         in_range("parallel.prefetch", prefetch, 0, 64),
         shard_within::check(parallel),
+        virtual_ranks(parallel),
         in_range("parallel.timeout_seconds", timeout, 1, 86_400),
         in_range("parallel.abort_seconds", abort, 1, 86_400),
     ]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datasets::{Augment, Dataset, EvalSampler, Loader, TrainSampler};
 
 use crate::config::{Batching, Config, EvalSet};
+use crate::data::division::Division;
 use crate::data::{self, Sets, Splits, balance};
 use crate::error::TrainError;
 
@@ -26,7 +27,7 @@ pub(crate) fn open(
     config: &Config,
     own: Option<&Splits>,
     batching: Batching,
-    (rank, size): (usize, usize),
+    division: Division,
 ) -> Result<Input, TrainError> {
     let sets = match own {
         Some(own) => data::of_program(&config.data, own, config.train.seed)?,
@@ -34,12 +35,12 @@ pub(crate) fn open(
     };
     let sets = to_overfit(config, batching.global, sets);
     let eval_batch = batching.micro.max(EVAL_BATCH);
-    let mut eval_sampler = EvalSampler::new(sets.eval.len(), eval_batch, rank, size)?;
+    let mut eval_sampler = division.eval_sampler(sets.eval.len(), eval_batch)?;
     if let Some(batches) = config.train.limit_batches {
         eval_sampler = eval_sampler.limit(usize::try_from(batches).unwrap_or(usize::MAX));
     }
     Ok(Input {
-        train_sampler: Some(train_sampler(config, batching, &sets, (rank, size))?),
+        train_sampler: Some(train_sampler(config, batching, &sets, division)?),
         train_loader: train_loader(config, &sets)?,
         eval_loader: loader(config, &sets.eval)?,
         sets,
@@ -52,7 +53,7 @@ pub(crate) fn open_to_evaluate(
     config: &Config,
     evaluated: EvalSet,
     batching: Batching,
-    (rank, size): (usize, usize),
+    division: Division,
 ) -> Result<Input, TrainError> {
     let sets = data::open_with(&config.data, config.train.seed, evaluated)?;
     let sets = to_overfit(config, batching.global, sets);
@@ -60,7 +61,7 @@ pub(crate) fn open_to_evaluate(
         train_sampler: None,
         train_loader: train_loader(config, &sets)?,
         // Another batch of the training must not change the result.
-        eval_sampler: EvalSampler::new(sets.eval.len(), EVAL_BATCH, rank, size)?,
+        eval_sampler: division.eval_sampler(sets.eval.len(), EVAL_BATCH)?,
         eval_loader: loader(config, &sets.eval)?,
         sets,
     })
@@ -88,16 +89,15 @@ fn to_overfit(config: &Config, global_batch: usize, sets: Sets) -> Sets {
     }
 }
 
-/// Sampler of a rank's training images, for a world of that size.
+/// Sampler of a rank's training images.
 pub(crate) fn train_sampler(
     config: &Config,
     batching: Batching,
     sets: &Sets,
-    (rank, size): (usize, usize),
+    division: Division,
 ) -> Result<TrainSampler, TrainError> {
     let samples = sets.train.len();
-    let (global, micro) = (batching.global, batching.micro);
-    let mut sampler = TrainSampler::new(samples, global, micro, rank, size, config.train.seed)?;
+    let mut sampler = division.train_sampler(samples, batching, config.train.seed)?;
     if config.data.balance > 0.0 {
         let weights = balance::of_samples(sets.train.as_ref(), config.data.balance)?;
         sampler = sampler.weighted(&weights)?;

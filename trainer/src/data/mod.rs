@@ -5,6 +5,7 @@ pub(crate) mod batch;
 pub mod checksums;
 pub(crate) mod class_names;
 pub(crate) mod device_data;
+pub(crate) mod division;
 pub(crate) mod input;
 pub(crate) mod normalization;
 pub(crate) mod same_data;

@@ -26,28 +26,32 @@ fn not_computed(number: u64, reason: String) -> TrainError {
 pub struct StepLoss {
     number: u64,
     losses: Reading,
-    /// Weight of all micro-batches, if the losses are sums over weights.
-    weight: Option<f64>,
+    /// Weight of the micro-batches of each share, if the losses are sums over weights.
+    weights: Option<Vec<f64>>,
+    /// Number of shares of the step on this rank, which have equally many micro-batches.
+    shares: usize,
 }
 
 impl StepLoss {
     /// Starts reading the losses of the micro-batches of step `number`, at least one.
     ///
-    /// They are sums over `weight` in all, or means. Does not wait for a GPU, so that the GPU gets
-    /// the next step's work before it finishes this one's.
+    /// They belong to `shares` shares, one after the other, and are sums over the `weights` of these
+    /// shares, or means. Does not wait for a GPU, so that the GPU gets the next step's work before
+    /// it finishes this one's.
     ///
     /// # Errors
     /// As [`read`].
     pub fn start_reading(
         losses: Vec<Tensor<1>>,
-        weight: Option<f64>,
+        (shares, weights): (usize, Option<Vec<f64>>),
         number: u64,
     ) -> Result<Self, TrainError> {
         let losses = Reading::start(losses).map_err(|reason| not_computed(number, reason))?;
         Ok(Self {
             number,
             losses,
-            weight,
+            weights,
+            shares,
         })
     }
 
@@ -56,23 +60,27 @@ impl StepLoss {
         matches!(self.losses, Reading::Known(_))
     }
 
-    /// Weight of the losses, if they are sums.
-    pub fn weight(&self) -> Option<f64> {
-        self.weight
+    /// Weights of the losses of each share, if they are sums.
+    pub fn weights(&self) -> Option<&[f64]> {
+        self.weights.as_deref()
     }
 
-    /// Waits for the mean of the micro-batches, or for the sum if they have weights.
+    /// Waits for the mean of the micro-batches of each share, or for the sum if they have weights.
     ///
     /// # Errors
     /// As [`read`].
-    pub fn wait(self) -> Result<f64, TrainError> {
+    pub fn wait(self) -> Result<Vec<f64>, TrainError> {
         let losses = self.losses.wait();
         let losses = losses.map_err(|reason| not_computed(self.number, reason))?;
-        let sum: f64 = losses.iter().copied().map(f64::from).sum();
-        Ok(match self.weight {
-            Some(_) => sum,
-            None => sum / losses.len() as f64,
-        })
+        let share = losses.len().div_ceil(self.shares.max(1)).max(1);
+        let of_share = |losses: &[f32]| {
+            let sum: f64 = losses.iter().copied().map(f64::from).sum();
+            match self.weights {
+                Some(_) => sum,
+                None => sum / losses.len() as f64,
+            }
+        };
+        Ok(losses.chunks(share).map(of_share).collect())
     }
 }
 
@@ -83,14 +91,15 @@ impl StepLoss {
         Self {
             number: 0,
             losses: Reading::Known(vec![loss]),
-            weight: None,
+            weights: None,
+            shares: 1,
         }
     }
 
     /// Makes a sum over `weight` that is known already.
     pub fn known_sum(loss: f32, weight: f64) -> Self {
         Self {
-            weight: Some(weight),
+            weights: Some(vec![weight]),
             ..Self::known(loss)
         }
     }

@@ -17,6 +17,7 @@ mod batches;
 pub mod classification;
 pub mod language;
 pub mod loss;
+mod loss_sum;
 pub(crate) mod open;
 pub(crate) mod reading;
 mod same;
@@ -34,6 +35,7 @@ pub use crate::config::EvalSet;
 pub use crate::config::metric::{Better, Measure, Shown};
 pub use crate::run::evaluation::{Evaluation, Metrics};
 pub use crate::run::gallery::Gallery;
+pub use loss_sum::LossSum;
 pub use open::Opening;
 
 use crate::config::Config;

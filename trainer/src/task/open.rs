@@ -4,11 +4,13 @@
 
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
+use datasets::{EvalSampler, SamplerError, TrainSampler};
 use models::ModelError;
 use models::weights::PyTorchKeys;
 
 use super::{Task, classification, language, segmentation};
 use crate::config::{Batching, Config, EvalSet, TaskKind};
+use crate::data::division::Division;
 use crate::data::{Splits, validation};
 use crate::error::TrainError;
 
@@ -47,6 +49,32 @@ impl<'a> Opening<'a> {
             only_evaluates: false,
             images: None,
         }
+    }
+
+    /// This rank's part of the items.
+    pub(crate) fn division(&self) -> Division {
+        match self.only_evaluates {
+            true => Division::of_ranks((self.rank, self.size)),
+            false => Division::to_train(&self.config.parallel, (self.rank, self.size)),
+        }
+    }
+
+    /// Sampler of this rank's items for training, out of `len`. With `parallel.virtual_ranks` they
+    /// are those of its virtual ranks.
+    ///
+    /// # Errors
+    /// Fails if there are fewer items than in a global batch.
+    pub fn train_sampler(&self, len: usize) -> Result<TrainSampler, SamplerError> {
+        let seed = self.config.train.seed;
+        self.division().train_sampler(len, self.batching, seed)
+    }
+
+    /// Sampler of this rank's items for evaluation, out of `len`, in batches of `batch`.
+    ///
+    /// # Errors
+    /// Fails if `batch` is 0.
+    pub fn eval_sampler(&self, len: usize, batch: usize) -> Result<EvalSampler, SamplerError> {
+        self.division().eval_sampler(len, batch)
     }
 
     /// Indices of items for training and for validation, both ascending; `None` without

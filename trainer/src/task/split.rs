@@ -80,26 +80,18 @@ impl<C: Split> Shares<C> {
         eval_batch: usize,
     ) -> Result<Self, TrainError> {
         let Opening {
-            config,
-            batching,
-            rank,
-            size,
-            ..
+            config, batching, ..
         } = *opening;
         let sets = sets(opening, train, own)?;
         let [train, eval] = to_overfit(config, batching.global, sets);
-        let seed = config.train.seed;
-        let sampler = || {
-            let (global, micro) = (batching.global, batching.micro);
-            TrainSampler::new(train.len(), global, micro, rank, size, seed)
-        };
+        let sampler = || opening.train_sampler(train.len());
         let train_sampler = (!opening.only_evaluates).then(sampler).transpose()?;
         // Another batch of the training must not change a later evaluation.
         let batch = match opening.only_evaluates {
             true => eval_batch,
             false => batching.micro.max(eval_batch),
         };
-        let mut eval_sampler = EvalSampler::new(eval.len(), batch, rank, size)?;
+        let mut eval_sampler = opening.eval_sampler(eval.len(), batch)?;
         let limit = config.train.limit_batches;
         if let Some(batches) = limit.filter(|_| !opening.only_evaluates) {
             eval_sampler = eval_sampler.limit(usize::try_from(batches).unwrap_or(usize::MAX));

@@ -67,6 +67,7 @@ impl WithTask for Measure<'_> {
         let items = self.affordable(&task, &model);
         let mut config = self.config.clone();
         config.parallel.shard_within = ShardWithin::All;
+        config.parallel.virtual_ranks = None;
         if config.parallel.strategy != Strategy::Zero3 {
             config.parallel.strategy = Strategy::Ddp;
             // Lazy parameters are created at their first use.

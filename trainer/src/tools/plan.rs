@@ -79,7 +79,7 @@ fn try_plan(loaded: &Loaded, size: usize, checkpoint: Option<&Path>) -> Result<P
         config: &config,
         ranks: size,
         items,
-        schedule: &Schedule::of_run(&config, steps_per_epoch, batching, size).after(progress.seen),
+        schedule: &Schedule::of_run(&config, steps_per_epoch, batching).after(progress.seen),
     };
     let before = checkpoint.and_then(Before::of);
     let changed = before.and_then(|before| now.since(&before, progress.steps));
@@ -186,6 +186,7 @@ impl WithTask for Look<'_> {
         let options = ParallelOptions {
             strategy: Strategy::Ddp,
             shard_within: ShardWithin::All,
+            virtual_ranks: None,
             ..parallel_options(config, 1)
         };
         let optimizer = optimizer::build(&config.optimizer, &parameters);

@@ -99,7 +99,7 @@ impl Now<'_> {
         if steps == 0 {
             return None;
         }
-        let schedule = Schedule::of_run(&before.config, steps, batching, ranks);
+        let schedule = Schedule::of_run(&before.config, steps, batching);
         Some(schedule.after(self.schedule.seen()))
     }
 }

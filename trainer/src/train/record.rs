@@ -99,7 +99,7 @@ struct Pending {
     step: Step,
     ended: Instant,
     mean: Handle,
-    /// Whether the numbers begin with the sum of the losses and their weight.
+    /// Whether the numbers begin with sums of losses and their weights.
     weighted: bool,
 }
 
@@ -157,6 +157,9 @@ pub struct Recorder {
     loggers: Loggers,
     /// Lock on the folder of the files.
     lock: Option<Arc<RunLock>>,
+    /// Number of this rank's first share of a step, and number of all shares: of virtual ranks, or
+    /// one.
+    shares: (usize, usize),
     /// Steps between two lines.
     every: u64,
     /// Name of the unit of throughput, and units in a global batch.
@@ -197,6 +200,7 @@ impl Recorder {
             metrics,
             loggers,
             lock: None,
+            shares: (0, 1),
             every: every.max(1),
             units,
             work,
@@ -211,6 +215,15 @@ impl Recorder {
             epoch_steps: 0,
             epoch_times: StepTimes::default(),
             requests: Requests::default(),
+        }
+    }
+
+    /// Adds the losses of `count` shares of a step in their order. This rank's begin with number
+    /// `first`. One share is each rank's own.
+    pub(crate) fn of_shares(self, first: usize, count: usize) -> Self {
+        Self {
+            shares: (first, count),
+            ..self
         }
     }
 
@@ -266,17 +279,32 @@ impl Recorder {
             ended,
         } = computing;
         let before = self.settle_pending()?;
-        let weight = loss.weight();
-        let loss = loss.wait()?;
-        let numbers = [loss].into_iter().chain(weight).chain(requests.encode());
-        let numbers: Vec<f64> = numbers.collect();
+        let weights = loss.weights().map(<[f64]>::to_vec);
+        let losses = loss.wait()?;
+        let (first, count) = self.shares;
+        let own = |values: &[f64]| {
+            let mut all = vec![0.0; count];
+            let places = all.iter_mut().skip(first);
+            places
+                .zip(values)
+                .for_each(|(place, value)| *place = *value);
+            all
+        };
+        let mut numbers = own(&losses);
+        numbers.extend(weights.iter().flat_map(|weights| own(weights)));
+        numbers.extend(requests.encode());
+        // Of virtual ranks, every number comes from one rank, and zeros change no bit of it.
+        let op = match count {
+            1 => ReduceOp::Mean,
+            _ => ReduceOp::Sum,
+        };
         self.pending = Some(Pending {
-            weighted: weight.is_some(),
+            weighted: weights.is_some(),
             step,
             ended: ended.unwrap_or_else(Instant::now),
             mean: self
                 .group
-                .start_all_reduce(Buffer::from_slice(&numbers), ReduceOp::Mean),
+                .start_all_reduce(Buffer::from_slice(&numbers), op),
         });
         Ok(before)
     }
@@ -311,11 +339,17 @@ impl Recorder {
         };
         let mean = mean.wait()?;
         let mean = mean.as_slice::<f64>().map_err(burn_dist::Error::from)?;
+        let (_, count) = self.shares;
+        let (losses, rest) = mean.split_at(count.min(mean.len()));
+        let (weights, requests) = rest.split_at(if weighted { count } else { 0 }.min(rest.len()));
+        let loss: f64 = losses.iter().sum();
         // The ratio of two means over the ranks is that of the sums.
-        let (loss, weight, requests) = match (weighted, mean) {
-            (true, [loss, weight, requests @ ..]) => (loss / weight, Some(*weight), requests),
-            (false, [loss, requests @ ..]) => (*loss, None, requests),
-            _ => (f64::NAN, None, &[][..]),
+        let (loss, weight) = match weighted {
+            true => {
+                let weight: f64 = weights.iter().sum();
+                (loss / weight, Some(weight / count as f64))
+            }
+            false => (loss / count as f64, None),
         };
         let requests = Requests::decode(requests);
         self.requests = self.requests.or(requests);

@@ -19,16 +19,11 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a run of `config` with its batch sizes on `world_size` ranks.
-    pub fn of_run(
-        config: &Config,
-        steps_per_epoch: u64,
-        batching: Batching,
-        world_size: usize,
-    ) -> Self {
+    /// The schedule of a run of `config` with its batch sizes.
+    pub fn of_run(config: &Config, steps_per_epoch: u64, batching: Batching) -> Self {
         let total = total_steps(config, steps_per_epoch);
         let lr = config.optimizer.lr();
-        let micro_batches = batching.accumulate.saturating_mul(world_size);
+        let micro_batches = batching.accumulate.saturating_mul(batching.ranks());
         Self::new(&config.schedule, lr, steps_per_epoch, total, micro_batches)
     }
 
@@ -249,7 +244,7 @@ mod tests {
             let sets = [format!("train.accumulate={accumulate}")];
             let loaded = Loaded::parse("own.toml", "own", text, &sets).unwrap();
             let batching = loaded.batching(ranks).unwrap();
-            let schedule = Schedule::of_run(&loaded.config, STEPS_PER_EPOCH, batching, ranks);
+            let schedule = Schedule::of_run(&loaded.config, STEPS_PER_EPOCH, batching);
             assert!(
                 (schedule.first.high - 0.4).abs() < 1e-12,
                 "{ranks} ranks: {}",

@@ -128,7 +128,7 @@ pub(crate) fn train<T: Task>(
         notes.extend(abandon(folder, start, progress.steps)?);
     }
     let (batching, ranks) = (context.batching, context.group.size());
-    let schedule = Schedule::of_run(config, steps_per_epoch, batching, ranks);
+    let schedule = Schedule::of_run(config, steps_per_epoch, batching);
     let schedule = schedule.after(progress.seen.clone());
     let now = Now {
         config,
@@ -155,6 +155,10 @@ pub(crate) fn train<T: Task>(
     };
     let units_of_step = units_of_step(context, &task);
     let set = name_of_evaluated(&task, config);
+    let (first, shares) = match parallel.virtual_ranks() {
+        Some(all) => (all.of_rank(context.group.rank()).start, all.count()),
+        None => (0, 1),
+    };
     let mut training = Training {
         context,
         units_of_step,
@@ -165,6 +169,7 @@ pub(crate) fn train<T: Task>(
             (T::WORDS.units, units_of_step),
             work,
         )
+        .of_shares(first, shares)
         .guarded_by(lock.clone()),
         console: Console::new(main, T::WORDS.units, task.measures().first().cloned(), set)
             .measuring_memory_of(&context.device.device),
@@ -411,7 +416,7 @@ pub(crate) fn parallel_options(config: &Config, accumulate: usize) -> ParallelOp
     ParallelOptions {
         strategy: config.parallel.strategy,
         shard_within: config.parallel.shard_within,
-        virtual_ranks: None,
+        virtual_ranks: config.parallel.virtual_ranks,
         accumulate,
         clip_norm: config.train.clip_norm,
         buckets: BucketSizes::from_mib(config.parallel.bucket_mib),

@@ -32,10 +32,15 @@ impl<T: Task> Training<'_, T> {
         device.seed(seed::of_step(config.train.seed, rank, number));
         let Batching { accumulate, .. } = context.batching;
         let mut times = StepTimes::default();
-        let mut losses = Vec::with_capacity(accumulate);
-        let mut weights = 0.0;
-        for _ in 0..accumulate {
+        let mut losses = Vec::with_capacity(self.parallel.micro_batches());
+        let mut weights: Vec<f64> = Vec::new();
+        for _ in 0..self.parallel.micro_batches() {
             let mut watch = Watch::start();
+            let share = self.parallel.next_share();
+            let first = share.filter(|share| share.micro_batch == 0);
+            if let Some(share) = first {
+                device.seed(seed::of_step(config.train.seed, share.virtual_rank, number));
+            }
             let Some(batch) = batches.next() else {
                 break;
             };
@@ -43,8 +48,16 @@ impl<T: Task> Training<'_, T> {
             times.data += watch.lap();
             let dtype = self.parallel.compute_dtype();
             let Loss { value, weight } = self.task.loss(self.parallel.model(), batch, dtype);
-            losses.push(value.clone().inner());
-            weights += weight;
+            if share.is_none_or(|share| share.counts) {
+                losses.push(value.clone().inner());
+                if weights.is_empty() || first.is_some() {
+                    weights.push(0.0);
+                }
+                weights
+                    .last_mut()
+                    .into_iter()
+                    .for_each(|sum| *sum += weight);
+            }
             times.forward += watch.lap();
             match self.task.is_weighted() {
                 true => self.parallel.backward_weighted(value, weight)?,
@@ -67,8 +80,9 @@ impl<T: Task> Training<'_, T> {
                 false => self.parallel.step(lr)?,
             };
         times.wait = report.waited.as_secs_f64();
-        let weight = self.task.is_weighted().then_some(weights);
-        let loss = StepLoss::start_reading(losses, weight, number)?;
+        let shares = weights.len();
+        let weights = self.task.is_weighted().then_some(weights);
+        let loss = StepLoss::start_reading(losses, (shares, weights), number)?;
         // Read only now: the call waits for the device, which has all of this step queued.
         let before = self.recorder.read()?;
         times.update = watch.lap() - times.wait;

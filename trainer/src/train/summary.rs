@@ -167,7 +167,10 @@ impl<T: Task> Training<'_, T> {
             ),
         };
         let ranks = ranks_and_nodes(group.size(), group.nodes());
-        format!("{ranks}{how}; global batch {}", context.batching.words())
+        format!(
+            "{ranks}{how}; global batch {}",
+            context.batching.words(&context.config.parallel)
+        )
     }
 
     fn about_device(&self) -> String {

@@ -107,10 +107,10 @@ impl Images {
             ..
         } = *opening;
         data::prepare(&config.data)?;
-        let ranks = (opening.rank, opening.size);
+        let division = opening.division();
         let input = match opening.only_evaluates {
-            true => input::open_to_evaluate(config, evaluated, batching, ranks)?,
-            false => input::open(config, opening.images, batching, ranks)?,
+            true => input::open_to_evaluate(config, evaluated, batching, division)?,
+            false => input::open(config, opening.images, batching, division)?,
         };
         let weights = &config.train.class_weights;
         Ok(Self {

@@ -8,7 +8,7 @@ use super::scores::{TOP, cross_entropy, is_among_top, likeliest};
 use crate::config::metric::Measure;
 use crate::error::TrainError;
 use crate::task::reading::Reading;
-use crate::task::{self, Evaluation, not_computed};
+use crate::task::{self, Evaluation, LossSum, not_computed};
 
 /// Metrics of a classifier of that many classes.
 pub(super) fn measures(classes: usize) -> Vec<Measure> {
@@ -31,7 +31,7 @@ pub struct Scored {
 /// Counts are integers, and losses in f32 are summed in f64. The sums are exact except for the last
 /// digits, so compared values do not depend on how ranks divide the samples.
 pub struct Sums {
-    loss: f64,
+    loss: LossSum,
     correct: i64,
     /// Samples whose class is among the likeliest.
     top: i64,
@@ -43,7 +43,7 @@ pub struct Sums {
 impl Sums {
     pub(super) fn new(classes: usize) -> Self {
         Self {
-            loss: 0.0,
+            loss: LossSum::default(),
             correct: 0,
             top: 0,
             samples: 0,
@@ -73,6 +73,7 @@ impl task::Sums for Sums {
             let reason = format!("expected {expected} scores, got {}", scores.len());
             return Err(not_computed(reason));
         }
+        let mut losses = Vec::with_capacity(batch.labels.len());
         let rows = scores.chunks_exact(batch.classes.max(1));
         for ((scores, &label), &index) in rows.zip(&batch.labels).zip(&batch.indices) {
             self.samples += 1;
@@ -80,20 +81,19 @@ impl task::Sums for Sums {
                 continue;
             };
             let predicted = likeliest(scores);
-            self.loss += f64::from(cross_entropy(scores, label) as f32);
+            losses.push(f64::from(cross_entropy(scores, label) as f32));
             self.correct += i64::from(predicted == label);
             self.top += i64::from(is_among_top(scores, label));
             self.tally.see(index, label, predicted, scores);
         }
+        self.loss.add(losses);
         Ok(())
     }
 
     fn reduce(&mut self, group: &ProcessGroup) -> Result<(), TrainError> {
-        let mut loss = [self.loss];
         let mut counts = [self.correct, self.top, self.samples];
-        group.all_reduce(&mut loss, ReduceOp::Sum)?;
+        self.loss.reduce(group)?;
         group.all_reduce(&mut counts, ReduceOp::Sum)?;
-        [self.loss] = loss;
         [self.correct, self.top, self.samples] = counts;
         Ok(())
     }
@@ -104,6 +104,10 @@ impl task::Sums for Sums {
         if self.classes > TOP {
             metrics.push(("top5", share(self.top as f64)));
         }
-        Evaluation::new(share(self.loss), self.samples.unsigned_abs(), metrics)
+        Evaluation::new(
+            share(self.loss.total()),
+            self.samples.unsigned_abs(),
+            metrics,
+        )
     }
 }

@@ -6,7 +6,7 @@ use burn_dist::{ProcessGroup, ReduceOp};
 
 use crate::error::TrainError;
 use crate::task::reading::Reading;
-use crate::task::{self, Evaluation, not_computed};
+use crate::task::{self, Evaluation, LossSum, not_computed};
 
 /// A batch whose losses may still be in flight.
 pub struct Scored {
@@ -19,7 +19,7 @@ pub struct Scored {
 /// Losses in f32 are summed in f64.
 #[derive(Debug, Default)]
 pub struct Sums {
-    loss: f64,
+    loss: LossSum,
     tokens: i64,
 }
 
@@ -34,25 +34,23 @@ impl task::Sums for Sums {
                 "expected {expected} losses, got {got}"
             )));
         }
-        for (loss, counts) in losses.into_iter().zip(batch.counts) {
-            if counts {
-                self.loss += f64::from(loss);
-                self.tokens += 1;
-            }
-        }
+        let counted = losses.into_iter().zip(&batch.counts);
+        let counted = counted.filter_map(|(loss, counts)| counts.then_some(f64::from(loss)));
+        self.loss.add(counted);
+        self.tokens += batch.counts.iter().filter(|counts| **counts).count() as i64;
         Ok(())
     }
 
     fn reduce(&mut self, group: &ProcessGroup) -> Result<(), TrainError> {
-        let (mut loss, mut tokens) = ([self.loss], [self.tokens]);
-        group.all_reduce(&mut loss, ReduceOp::Sum)?;
+        self.loss.reduce(group)?;
+        let mut tokens = [self.tokens];
         group.all_reduce(&mut tokens, ReduceOp::Sum)?;
-        ([self.loss], [self.tokens]) = (loss, tokens);
+        [self.tokens] = tokens;
         Ok(())
     }
 
     fn finish(&self) -> Evaluation {
-        let loss = self.loss / self.tokens.max(1) as f64;
+        let loss = self.loss.total() / self.tokens.max(1) as f64;
         // A token is a byte.
         let metrics = [("perplexity", loss.exp()), ("bits_per_byte", loss / LN_2)];
         Evaluation::new(loss, self.tokens.unsigned_abs(), metrics)

@@ -5,7 +5,7 @@ use burn_dist::{ProcessGroup, ReduceOp};
 use super::IGNORED;
 use crate::error::TrainError;
 use crate::task::reading::Reading;
-use crate::task::{self, Evaluation, not_computed};
+use crate::task::{self, Evaluation, LossSum, not_computed};
 
 /// A batch whose results may still be in flight.
 pub struct Scored {
@@ -18,7 +18,7 @@ pub struct Scored {
 /// Losses in f32 are summed in f64, pixels are counted.
 #[derive(Debug)]
 pub struct Sums {
-    loss: f64,
+    loss: LossSum,
     classes: usize,
     /// Pixels of the class of the row that were predicted as that of the column.
     confusion: Vec<i64>,
@@ -27,7 +27,7 @@ pub struct Sums {
 impl Sums {
     pub(super) fn new(classes: usize) -> Self {
         Self {
-            loss: 0.0,
+            loss: LossSum::default(),
             classes,
             confusion: vec![0; classes * classes],
         }
@@ -62,11 +62,13 @@ impl task::Sums for Sums {
             )));
         }
         let (losses, predicted) = numbers.split_at(batch.labels.len());
-        for ((label, loss), predicted) in batch.labels.iter().zip(losses).zip(predicted) {
+        let counted = |(label, loss): (&u8, &f32)| (*label != IGNORED).then(|| f64::from(*loss));
+        let all = batch.labels.iter().zip(losses);
+        self.loss.add(all.filter_map(counted));
+        for (label, predicted) in batch.labels.iter().zip(predicted) {
             if *label == IGNORED {
                 continue;
             }
-            self.loss += f64::from(*loss);
             let cell = usize::from(*label) * self.classes + *predicted as usize;
             if let Some(count) = self.confusion.get_mut(cell) {
                 *count += 1;
@@ -76,9 +78,7 @@ impl task::Sums for Sums {
     }
 
     fn reduce(&mut self, group: &ProcessGroup) -> Result<(), TrainError> {
-        let mut loss = [self.loss];
-        group.all_reduce(&mut loss, ReduceOp::Sum)?;
-        [self.loss] = loss;
+        self.loss.reduce(group)?;
         group.all_reduce(&mut self.confusion, ReduceOp::Sum)?;
         Ok(())
     }
@@ -98,7 +98,7 @@ impl task::Sums for Sums {
             ("mean_iou", mean(present.iter().sum(), present.len())),
             ("pixel_accuracy", right as f64 / pixels.max(1) as f64),
         ];
-        let loss = self.loss / pixels.max(1) as f64;
+        let loss = self.loss.total() / pixels.max(1) as f64;
         Evaluation::new(loss, pixels.unsigned_abs(), metrics)
     }
 }

@@ -149,7 +149,7 @@ impl<F> Run<'_, F> {
         let seed = self.config.train.seed;
         self.device.seed(seed::of_step(seed, 0, index + 1));
         let (mut sum, mut weights) = (0.0, 0.0);
-        for _ in 0..self.batching.accumulate {
+        for _ in 0..parallel.micro_batches() {
             let Some(batch) = data.next()? else {
                 break;
             };

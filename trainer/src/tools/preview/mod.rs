@@ -11,6 +11,7 @@ use image::{ImageFormat, RgbImage};
 
 use crate::config::{Batching, Loaded};
 use crate::data;
+use crate::data::division::Division;
 use crate::data::input;
 use crate::error::TrainError;
 use crate::train::misfit;
@@ -97,7 +98,7 @@ fn first_batch(loaded: &Loaded, epoch: usize) -> Result<(Batch, Arc<dyn Dataset>
     config.data.read_only();
     let config = &config;
     let sets = input::sets(config, global)?;
-    let sampler = input::train_sampler(config, whole, &sets, (0, 1))?;
+    let sampler = input::train_sampler(config, whole, &sets, Division::of_ranks((0, 1)))?;
     let dataset = sets.train;
     let loader = Loader::new(dataset.clone())?.augment(input::augment(config), config.train.seed);
     let epoch = sampler.epoch(epoch.saturating_sub(1));
