@@ -133,7 +133,12 @@ fn learned(folder: &Path) -> Vec<Value> {
 
 fn goes_on(config: &str, parts: &[Part]) {
     let (whole, changing) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    train(whole.path(), config, (1, "ddp", "auto"), parts.len() * STEPS);
+    train(
+        whole.path(),
+        config,
+        (1, "ddp", "auto"),
+        parts.len() * STEPS,
+    );
     for (index, part) in parts.iter().enumerate() {
         train(changing.path(), config, *part, (index + 1) * STEPS);
     }

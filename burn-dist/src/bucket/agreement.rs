@@ -7,8 +7,8 @@ const WORD: usize = 8;
 ///
 /// The first bytes are a learning rate and its complement. The largest byte and the largest
 /// complement are complements if and only if all ranks have the same byte. A number of reads
-/// follows in the same way. In a weighted step, a weight of each rank or virtual rank follows; every
-/// rank fills in its own and leaves zeros for the others.
+/// follows in the same way. In a weighted step, a weight of each rank or virtual rank follows.
+/// Every rank fills in its own and leaves zeros for the others.
 pub(crate) struct Agreement(Vec<u8>);
 
 /// The words of all ranks.

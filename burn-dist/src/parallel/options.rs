@@ -324,7 +324,7 @@ impl ParallelOptions {
             return refused("shard_within", self.shard_within.to_string(), expected);
         }
         if self.sync_batch_norm {
-            let expected = "off with virtual_ranks, each of which has its own batch statistics";
+            let expected = "off with virtual_ranks: each virtual rank has its own batch statistics";
             return refused("sync_batch_norm", "on".to_owned(), expected);
         }
         if self.compression != Compression::None {

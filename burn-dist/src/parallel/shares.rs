@@ -12,7 +12,7 @@ use crate::bucket::Virtual;
 use crate::virtual_ranks::Adding;
 use crate::{Buffer, DType, ProcessGroup, ReduceOp, VirtualRanks};
 
-/// What a micro-batch belongs to.
+/// The place of a micro-batch in its step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The virtual rank whose data it takes.
@@ -36,7 +36,7 @@ pub(super) struct Shares {
 
 impl Shares {
     /// Divides `count` virtual ranks among the ranks of `group`. In `lockstep`, all ranks compute
-    /// equally many. A collective call.
+    /// the same number. A collective call.
     pub(super) fn of(
         group: &ProcessGroup,
         count: usize,
@@ -152,10 +152,11 @@ impl<M: Module> Parallel<M> {
         turns * self.options.accumulate
     }
 
-    /// What the next micro-batch belongs to; `None` without virtual ranks.
+    /// The place of the next micro-batch in the step; `None` without virtual ranks, and after the
+    /// last micro-batch of a step.
     ///
-    /// Its data, and the seed of its dropout, are to depend on this and on the step alone. Then a
-    /// training does not depend on the number of ranks, to the last bit.
+    /// Choose its data and the seed of its dropout by this and the step alone. Then a training does
+    /// not depend on the number of ranks, to the last bit.
     ///
     /// ```
     /// # use burn::{nn::LinearConfig, optim::AdamWConfig, tensor::{Device, Tensor}};
@@ -181,8 +182,6 @@ impl<M: Module> Parallel<M> {
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// It is `None` too after the last micro-batch of a step.
     pub fn next_share(&self) -> Option<Share> {
         let shares = self.shares.as_ref()?;
         (self.micro_batches < self.micro_batches())

@@ -124,8 +124,8 @@ impl TrainSampler {
     /// Takes the samples of several ranks, `own` of the `size` ranks of [`new`](Self::new): in each
     /// step the micro-batches of one after those of the other.
     ///
-    /// For virtual ranks, several of which are computed on one rank. The first one comes
-    /// `repeated` times more before all of them, for ranks that must make as many passes as others.
+    /// For a rank that computes several virtual ranks. The first one comes `repeated` times more
+    /// before all of them, for ranks that must make as many passes as others.
     ///
     /// # Errors
     /// [`SamplerError::Shares`] if `own` is empty or not below `size`.

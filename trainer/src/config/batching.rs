@@ -1,5 +1,5 @@
-//! Batch sizes: `global batch = micro-batch × accumulation × world size`, or virtual ranks instead of
-//! the world. Checks all, and derives one that is missing.
+//! Batch sizes: `global batch = micro-batch × accumulation × world size`, or × virtual ranks.
+//! Checks all, and derives one that is missing.
 
 use std::fmt;
 

@@ -11,7 +11,7 @@ use crate::config::{Batching, ParallelConfig};
 pub(crate) struct Division {
     rank: usize,
     size: usize,
-    /// The virtual ranks, if there are any, and whether all ranks compute equally many.
+    /// The virtual ranks, if there are any, and whether all ranks compute the same number.
     virtual_ranks: Option<(VirtualRanks, bool)>,
 }
 

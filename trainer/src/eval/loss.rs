@@ -28,14 +28,14 @@ pub struct StepLoss {
     losses: Reading,
     /// Weight of the micro-batches of each share, if the losses are sums over weights.
     weights: Option<Vec<f64>>,
-    /// Number of shares of the step on this rank, which have equally many micro-batches.
+    /// Number of this rank's shares of the step. They have the same number of micro-batches.
     shares: usize,
 }
 
 impl StepLoss {
     /// Starts reading the losses of the micro-batches of step `number`, at least one.
     ///
-    /// They belong to `shares` shares, one after the other, and are sums over the `weights` of these
+    /// They belong to `shares` shares, one after the other. They are sums over the `weights` of the
     /// shares, or means. Does not wait for a GPU, so that the GPU gets the next step's work before
     /// it finishes this one's.
     ///

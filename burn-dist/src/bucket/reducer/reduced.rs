@@ -43,8 +43,8 @@ impl Reducer {
         Ok(norms)
     }
 
-    /// Adds the numbers of all shards: `each` numbers for each of this rank's shards. Those of
-    /// virtual ranks are added in the order of their numbers.
+    /// Adds the numbers of all shards: `own` has `each` of them for each of this rank's shards.
+    /// Virtual ranks have a fixed order.
     fn over_shards(&self, own: Vec<f64>, each: usize) -> Result<Vec<f64>, BucketError> {
         let group = &self.partition.group;
         let Some(among) = &self.partition.of_virtual else {
