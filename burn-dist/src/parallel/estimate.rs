@@ -1,6 +1,7 @@
 //! Memory that the state of a training needs on each rank, computed before anything starts.
 
 use super::Strategy;
+use crate::VirtualRanks;
 use crate::shard::divide;
 
 /// Bytes on each rank for the `f32` state that lives from step to step.
@@ -90,6 +91,18 @@ impl MemoryEstimate {
         })
     }
 
+    /// The same training with virtual ranks: a rank keeps all gradients of `parameters`, once for
+    /// each sum that is open at the same time.
+    #[must_use]
+    pub fn among(self, virtual_ranks: VirtualRanks, parameters: &[ParameterState]) -> Self {
+        let elements = parameters.iter().map(|state| state.elements);
+        let all = elements.fold(0, u64::saturating_add).saturating_mul(BYTES);
+        Self {
+            gradients: all.saturating_mul(virtual_ranks.most_sums() as u64),
+            ..self
+        }
+    }
+
     /// Sum of all parts.
     pub fn total(&self) -> u64 {
         self.parameters
@@ -112,6 +125,24 @@ mod tests {
             assert_eq!(total(Strategy::Zero2, ranks), 4_000 + 12_000 / n);
             assert_eq!(total(Strategy::Zero3, ranks), 16_000 / n);
         }
+    }
+
+    #[test]
+    fn virtual_ranks_keep_the_gradients_of_all_open_sums() {
+        let all = [ParameterState {
+            elements: 100,
+            kept: 200,
+            whole: false,
+        }];
+        let gradients = |count, ranks| {
+            let plain = MemoryEstimate::of(Strategy::Zero3, &all, ranks);
+            let of = VirtualRanks::new(count, ranks).unwrap();
+            plain.among(of, &all).gradients
+        };
+        assert_eq!(
+            [gradients(4, 4), gradients(4, 2), gradients(8, 1)],
+            [400, 800, 1600]
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::data;
 use crate::run::dir::PARENT;
 use crate::system::output::{counted, say};
 use crate::system::{device, disk, free_memory};
-use crate::tools::plan::{Plan, plan};
+use crate::tools::plan::{Plan, estimate, plan};
 use crate::train::schedule::Schedule;
 use crate::train::unused::{self, RunPlace};
 
@@ -142,7 +142,7 @@ fn say_memory(config: &Config, plan: &Plan, size: usize, nodes: usize) {
         say(&format!("# ({words})"));
     }
     for strategy in Strategy::ALL {
-        let own = MemoryEstimate::of(strategy, &states, shared_by);
+        let own = estimate(config, &states, strategy, (size, shared_by));
         let activations = activations.under(strategy);
         let total = own.total().saturating_add(activations.unwrap_or(0));
         let fits = match room.bytes {

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use burn::tensor::Device;
-use burn_dist::ProcessGroup;
 use burn_dist::parallel::{
     MemoryEstimate, Parallel, ParallelOptions, ParameterState, ShardWithin, Strategy,
 };
+use burn_dist::{ProcessGroup, VirtualRanks};
 use models::weights::PyTorchKeys;
 
 use crate::config::{Batching, Config, Loaded};
@@ -102,6 +102,21 @@ fn read_only(config: &Config) -> Config {
     config
 }
 
+/// Memory of the state on each of `size` ranks. `shared_by` ranks share one set of shards.
+pub(crate) fn estimate(
+    config: &Config,
+    states: &[ParameterState],
+    strategy: Strategy,
+    (size, shared_by): (usize, usize),
+) -> MemoryEstimate {
+    let plain = MemoryEstimate::of(strategy, states, shared_by);
+    let count = config.parallel.virtual_ranks;
+    match count.and_then(|count| VirtualRanks::new(count, size).ok()) {
+        Some(virtual_ranks) => plain.among(virtual_ranks, states),
+        None => plain,
+    }
+}
+
 /// A message if the state of `size` ranks on this host exceeds its free memory. Activations come on
 /// top.
 pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
@@ -115,7 +130,7 @@ pub(crate) fn shortage(loaded: &Loaded, size: usize) -> Option<String> {
     let states = data.build(config, &device, Count { config }).ok()?;
     let ranks = config.parallel.shard_within.ranks(size, 1);
     let strategy = parallel_options(config, 1).strategy;
-    let needed = MemoryEstimate::of(strategy, &states, ranks).total();
+    let needed = estimate(config, &states, strategy, (size, ranks)).total();
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     (needed > free).then(|| {
         format!(
