@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# Kills ranks and nodes of a training at random, and compares it with an undisturbed run on one rank: the parameters and
+# all losses must be the same, bit by bit. Two nodes with two ranks each are network namespaces. An event kills one rank,
+# or everything on a node, which comes back after 1 to 3 s. Both nodes are hit, also that of rank 0.
+# Needs root, ip (iproute2), and the trainer's release build. Usage:
+#
+#   scripts/chaos.sh [--seeds FIRST:LAST] [--steps N] [section.key=value ...]
+#
+#   --seeds   the runs, one for each seed; 1:1 unless given
+#   --steps   steps of each run; 400 unless given, about 20 s with a few events
+#   TRAINER   the program; target/release/trainer, or that below CARGO_TARGET_DIR, unless set
+set -euo pipefail
+
+usage() { sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"; }
+fail() {
+  tail -n 30 ${folder:+"$folder"/node-*.txt} >&2 2>/dev/null </dev/null || true
+  printf 'chaos.sh: %s\n' "$*" >&2
+  exit "${code:-1}"
+}
+
+first=1 last=1 steps=400 settings=()
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    -h | --help) usage; exit ;;
+    --seeds)
+      [[ ${2:-} =~ ^([0-9]{1,6}):([0-9]{1,6})$ ]] || code=2 fail "--seeds wants FIRST:LAST, not '${2:-}'"
+      first=$((10#${BASH_REMATCH[1]})) last=$((10#${BASH_REMATCH[2]}))
+      shift 2
+      ;;
+    --steps)
+      [[ ${2:-} =~ ^[0-9]{1,6}$ ]] || code=2 fail "--steps wants a number, not '${2:-}'"
+      steps=$((10#$2))
+      shift 2
+      ;;
+    *=*) settings+=("$1") && shift ;;
+    *) usage >&2; exit 2 ;;
+  esac
+done
+[[ $first -le $last && $steps -ge 50 ]] || code=2 fail '--seeds wants FIRST at most LAST, --steps at least 50'
+[[ $(id -u) -eq 0 ]] || code=2 fail 'network namespaces need root'
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+trainer=${TRAINER:-${CARGO_TARGET_DIR:-$root/target}/release/trainer}
+[[ -f $trainer && -x $trainer ]] || code=2 fail "$trainer is no program: build it, or name another with TRAINER="
+
+spaces=("burn-dist-$$-0" "burn-dist-$$-1")
+folder=$(mktemp -d)
+pids_of() { ip netns pids "${spaces[$1]}" 2>/dev/null || true; }
+kill_node() { pids_of "$1" | xargs -r kill -KILL 2>/dev/null || true; }
+clean() {
+  local node
+  for node in 0 1; do
+    kill_node "$node"
+    ip netns del "${spaces[node]}" 2>/dev/null || true
+  done
+  rm -rf "$folder"
+}
+trap clean EXIT
+trap 'exit 130' INT TERM
+
+for space in "${spaces[@]}"; do ip netns add "$space"; done
+ip -n "${spaces[0]}" link add link0 type veth peer name link0 netns "${spaces[1]}"
+for node in 0 1; do
+  ip -n "${spaces[node]}" addr add "10.9.0.$((node + 1))/24" dev link0
+  ip -n "${spaces[node]}" link set lo up
+  ip -n "${spaces[node]}" link set link0 up
+done
+
+export RAYON_NUM_THREADS=1
+BURN_DIST_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+export BURN_DIST_SECRET
+# A model with dropout; augmented images; four virtual ranks; a checkpoint after every few steps.
+options=()
+for set in 'model.filters=[8, 16]' model.hidden=32 data.train_samples=2400 data.test_samples=200 \
+  data.augment=shift:2+mixup:0.8:0.5+erase:0.3 data.workers=1 train.batch_size=48 "train.max_steps=$steps" \
+  train.epochs=1000 train.evaluate_every_steps=100 schedule.name=constant checkpoint.every_steps=5 \
+  parallel.virtual_ranks=4 ${settings[@]+"${settings[@]}"}; do
+  options+=(--set "$set")
+done
+
+agents=(0 0)
+start_agent() {
+  ip netns exec "${spaces[$1]}" "$trainer" launch --nnodes 1:2 --nproc 2 --rendezvous 10.9.0.1:29500 \
+    --join-wait 1 --join-after 1 --max-restarts 1000 -- --run-dir "$folder/chaos" "${options[@]}" \
+    >>"$folder/node-$1.txt" 2>&1 &
+  agents[$1]=$!
+}
+running() { kill -0 "${agents[$1]}" 2>/dev/null; }
+lines() { grep -c '"kind":"train"' "$folder/chaos/metrics.jsonl" 2>/dev/null || true; }
+numbers() {
+  sed -n 's/.*"kind":"train",\("step":[^}]*"lr":[^,]*\),.*/\1/p; s/.*"kind":"eval",\(.*"samples":[0-9]*\),.*/\1/p' "$1/metrics.jsonl"
+}
+checksum() { sed -n 's/.*parameters .*checksum \([0-9a-f]*\)$/\1/p' "$@" | tail -n 1; }
+worlds() { grep -c '"kind":"world"' "$folder/chaos/metrics.jsonl" 2>/dev/null || echo 0; }
+
+"$trainer" --nproc 1 --run-dir "$folder/whole" "${options[@]}" >"$folder/whole.txt" 2>&1 || { cat "$folder/whole.txt" >&2; exit 1; }
+expected=$(checksum "$folder/whole.txt")
+
+# Waits until the run has done more steps than before, at most a minute.
+go_on() {
+  local before=$1 tries
+  for ((tries = 0; tries < 600; tries++)); do
+    running 0 || running 1 || return 0
+    [[ $(lines) -gt $before ]] && return 0
+    sleep 0.1
+  done
+  fail "seed $seed: no step within 60 s after event $events ($event)"
+}
+
+one_run() {
+  local node ranks victim ended=0 begin=$SECONDS
+  RANDOM=$seed
+  events=0 ranks_killed=0 nodes_killed=0 event=start
+  rm -rf "$folder/chaos" "$folder"/node-*.txt
+  start_agent 0
+  start_agent 1
+  go_on 0
+  while running 0 || running 1; do
+    [[ $((SECONDS - begin)) -lt 900 ]] || fail "seed $seed: not done after 900 s"
+    sleep "$((RANDOM % 3)).$((RANDOM % 10))"
+    [[ $(lines) -lt $((steps - 20)) ]] || break
+    node=$((RANDOM % 2))
+    before=$(lines)
+    if ((RANDOM % 2)); then
+      event="node $node killed"
+      kill_node "$node"
+      nodes_killed=$((nodes_killed + 1))
+      sleep "$((1 + RANDOM % 2)).$((RANDOM % 10))"
+      start_agent "$node"
+    else
+      # Processes of the node that are no agent.
+      mapfile -t ranks < <(pids_of "$node" | grep -vx "${agents[node]}" || true)
+      [[ ${#ranks[@]} -gt 0 ]] || continue
+      victim=${ranks[RANDOM % ${#ranks[@]}]}
+      event="a rank of node $node killed"
+      kill -KILL "$victim" 2>/dev/null || continue
+      ranks_killed=$((ranks_killed + 1))
+    fi
+    events=$((events + 1))
+    go_on "$before"
+  done
+  for node in 0 1; do
+    for ((ended = 0; ended < 1200; ended++)); do running "$node" || break; sleep 0.1; done
+    ! running "$node" || fail "seed $seed: the agent of node $node did not end"
+    wait "${agents[node]}" || fail "seed $seed: the agent of node $node ended with $?"
+  done
+  local after
+  after=$(checksum "$folder"/node-*.txt)
+  [[ -n $expected && $after == "$expected" ]] || fail "seed $seed: the parameters are $after, they should be $expected"
+  diff <(numbers "$folder/whole") <(numbers "$folder/chaos") >&2 || fail "seed $seed: the numbers of the steps differ"
+  [[ -z $(pids_of 0)$(pids_of 1) ]] || fail "seed $seed: processes are left"
+  printf 'seed %d: %d ranks and %d nodes killed, %d generations, %d s: all %d steps and the parameters %s as undisturbed\n' \
+    "$seed" "$ranks_killed" "$nodes_killed" "$(worlds)" $((SECONDS - begin)) "$steps" "$after"
+}
+
+for ((seed = first; seed <= last; seed++)); do one_run; done
