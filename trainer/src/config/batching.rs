@@ -95,6 +95,29 @@ impl Batching {
         }
     }
 
+    /// The batch sizes for `world` ranks with the global batch of `first` ranks, and micro-batches
+    /// that are not larger.
+    pub fn kept(train: &TrainConfig, first: usize, world: usize) -> Result<Self, Fault> {
+        let before = Self::resolve(train, first)?;
+        Self::keeping(before.global, before.micro, world)
+    }
+
+    /// The batch sizes for `world` ranks with this global batch, and micro-batches of at most
+    /// `micro`.
+    pub fn keeping(global: usize, micro: usize, world: usize) -> Result<Self, Fault> {
+        let share = divide(global, world, &format!("{world} ranks"))?;
+        let fits = |accumulate: &usize| {
+            share.is_multiple_of(*accumulate) && share / accumulate <= micro.max(1)
+        };
+        // A micro-batch of 1 always fits.
+        let accumulate = (1..=share).find(fits).unwrap_or(share);
+        Ok(Self {
+            global,
+            micro: share / accumulate,
+            accumulate,
+        })
+    }
+
     fn grow(micro: usize, accumulate: usize, world: usize) -> Result<Self, Fault> {
         let global = micro.saturating_mul(accumulate).saturating_mul(world);
         if global > MAX_GLOBAL {
