@@ -22,8 +22,8 @@ pub enum Launch {
     Single,
     /// Started by [`LocalLauncher`](crate::launch::LocalLauncher), which also hosts the store.
     Local,
-    /// Started by the agent of [`NodeLauncher`](crate::launch::NodeLauncher) on this node. The agent
-    /// of the first node hosts the store.
+    /// Started by the agent of a [`NodeLauncher`](crate::launch::NodeLauncher). The agent of the
+    /// first node hosts the store.
     Agent,
     /// Started by `mpirun` or another launcher that speaks PMI or PMIx. Rank 0 hosts the store.
     Mpi,
@@ -263,7 +263,7 @@ impl World {
         match self.launch {
             Launch::Single => "none".to_owned(),
             Launch::Local => "built-in".to_owned(),
-            Launch::Agent => "built-in, with agents".to_owned(),
+            Launch::Agent => "built-in agents".to_owned(),
             Launch::Slurm => self.reason.clone(),
             Launch::Torchrun => "torchrun or its variables".to_owned(),
             Launch::Mpi => match self.reason.split_once("; ") {

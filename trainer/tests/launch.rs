@@ -24,7 +24,11 @@ struct Group {
 impl Group {
     fn new(settings: &[&str]) -> Self {
         let usual = ["checkpoint.every_steps=50", "log.every_steps=10"];
-        let settings = TINY.iter().copied().chain(usual).chain(settings.iter().copied());
+        let settings = TINY
+            .iter()
+            .copied()
+            .chain(usual)
+            .chain(settings.iter().copied());
         Self {
             folder: tempfile::tempdir().unwrap(),
             rendezvous: format!("127.0.0.1:{}", free_port()),
@@ -88,7 +92,10 @@ impl Group {
             }
             sleep(Duration::from_millis(10));
         }
-        panic!("no generation {generation} with {steps} steps: {:?}", self.lines());
+        panic!(
+            "no generation {generation} with {steps} steps: {:?}",
+            self.lines()
+        );
     }
 
     /// Ranks and nodes of all generations whose metrics were kept.
@@ -161,7 +168,10 @@ fn the_other_node_goes_on_when_an_agent_dies() {
     kill(second.pid());
     let first = wait(first);
     first.assert_code(0);
-    first.assert_stderr(&["is gone (it closed the connection)", "generation 2: 2 ranks on 1 node"]);
+    first.assert_stderr(&[
+        "is gone (it closed the connection)",
+        "generation 2: 2 ranks on 1 node",
+    ]);
     let batch = "2 ranks instead of 4: the global batch stays 12 = 3 × 2 accumulation steps × 2";
     assert!(first.stdout.contains(batch), "{}", first.stdout);
     assert_eq!(wait(second).code, None);
@@ -180,7 +190,10 @@ fn another_node_leads_when_the_leader_dies_and_one_that_returns_joins_it() {
     kill(first.pid());
     let world = group.wait_for(2, 100);
     assert_eq!((&world["ranks"], &world["nodes"]), (&2.into(), &1.into()));
-    assert!(world["reason"].as_str().unwrap().ends_with("is gone"), "{world}");
+    assert!(
+        world["reason"].as_str().unwrap().ends_with("is gone"),
+        "{world}"
+    );
     // It could listen at the rendezvous itself, but must find the group.
     let third = group.agent(&args).start();
     group.wait_for(3, 50);
@@ -198,6 +211,61 @@ fn another_node_leads_when_the_leader_dies_and_one_that_returns_joins_it() {
 }
 
 #[test]
+fn the_first_of_two_others_leads_when_the_leader_dies() {
+    let group = Group::new(&["train.epochs=1000"]);
+    let first = group.leader(&["--nnodes", "1:3"]);
+    let mut others = Vec::new();
+    for _ in 0..2 {
+        others.push(group.agent(&["--nnodes", "1:3"]).start());
+        sleep(Duration::from_millis(500));
+    }
+    group.wait_for(1, 50);
+    kill(first.pid());
+    let world = group.wait_for(2, 50);
+    assert_eq!((&world["ranks"], &world["nodes"]), (&4.into(), &2.into()));
+    for agent in &others {
+        kill_process(agent.pid(), Signal::TERM).unwrap();
+    }
+    let others: Vec<Finished> = others.into_iter().map(wait).collect();
+    for agent in &others {
+        agent
+            .assert_code(75)
+            .assert_stderr(&["the leading node", "generation 2: 4 ranks on 2"]);
+    }
+    let led = |agent: &&Finished| agent.stderr.contains("this node leads the group now");
+    assert_eq!(others.iter().filter(led).count(), 1);
+    wait(first);
+    group.assert_nobody_left();
+}
+
+/// As when the network or the node's kernel fails: connections stay open, and nothing comes.
+#[test]
+fn a_silent_agent_is_left_behind_and_joins_again() {
+    let group = Group::new(&["train.epochs=4000"]);
+    let args = ["--nnodes", "1:2", "--join-after", "0"];
+    let first = group.leader(&args);
+    let second = group.agent(&args).start();
+    group.wait_for(1, 50);
+    kill_process(second.pid(), Signal::STOP).unwrap();
+    let world = group.wait_for(2, 50);
+    assert_eq!((&world["ranks"], &world["nodes"]), (&2.into(), &1.into()));
+    kill_process(second.pid(), Signal::CONT).unwrap();
+    group.wait_for(3, 50);
+    for pid in [second.pid(), first.pid()] {
+        kill_process(pid, Signal::TERM).unwrap();
+    }
+    let [first, second] = [first, second].map(wait);
+    first
+        .assert_code(75)
+        .assert_stderr(&["it was silent for 10 s"]);
+    second
+        .assert_code(75)
+        .assert_stderr(&["the leading node", "joined the group"]);
+    assert_eq!(group.worlds(), [[4, 2], [2, 1], [4, 2]]);
+    group.assert_nobody_left();
+}
+
+#[test]
 fn a_late_node_is_taken_in_after_a_checkpoint() {
     let group = Group::long();
     let args = ["--nnodes", "1:2", "--join-wait", "0", "--join-after", "0"];
@@ -207,7 +275,10 @@ fn a_late_node_is_taken_in_after_a_checkpoint() {
     let [first, second] = [first, second].map(wait);
     first.assert_code(0);
     second.assert_code(0);
-    first.assert_stderr(&["generation 1: 2 ranks on 1 node", "the ranks save and start again"]);
+    first.assert_stderr(&[
+        "generation 1: 2 ranks on 1 node",
+        "the ranks save and start again",
+    ]);
     second.assert_stderr(&["generation 2: 4 ranks on 2 nodes, because new node"]);
     assert_eq!(group.worlds(), [[2, 1], [4, 2]]);
     // Nothing was repeated: the ranks saved before they stopped.
@@ -230,7 +301,10 @@ fn a_node_that_is_told_to_stop_leaves_the_others_going_on() {
     let [first, second] = [first, second].map(wait);
     first.assert_code(75);
     second.assert_code(0);
-    second.assert_stderr(&["this node leads the group now", "generation 2: 2 ranks on 1 node"]);
+    second.assert_stderr(&[
+        "this node leads the group now",
+        "generation 2: 2 ranks on 1 node",
+    ]);
     group.assert_complete(2000);
     group.assert_nobody_left();
 }
@@ -240,8 +314,12 @@ fn another_secret_is_refused() {
     let group = Group::new(&[]);
     let first = group.leader(&["--nnodes", "2", "--join-timeout", "3"]);
     let second = group.agent(&["--nnodes", "2"]);
-    let second = second.env("BURN_DIST_SECRET", "another secret, long enough").run();
-    second.assert_code(1).assert_stderr(&["error: the agent at 127.0.0.1:", "another secret"]);
+    let second = second
+        .env("BURN_DIST_SECRET", "another secret, long enough")
+        .run();
+    second
+        .assert_code(1)
+        .assert_stderr(&["error: the agent at 127.0.0.1:", "another secret"]);
     let first = wait(first);
     first.assert_code(1);
     first.assert_stderr(&["error: only 1 of at least 2 nodes came within 3 s"]);
@@ -258,7 +336,9 @@ fn an_agent_that_finds_nobody_says_so() {
         ..Group::new(&[])
     };
     let alone = group.agent(&["--nnodes", "2", "--join-timeout", "1"]).run();
-    alone.assert_code(1).assert_stderr(&["error: found no agent at 127.0.0.1:"]);
+    alone
+        .assert_code(1)
+        .assert_stderr(&["error: found no agent at 127.0.0.1:"]);
     group.assert_nobody_left();
 }
 
@@ -276,7 +356,11 @@ fn a_failure_that_repeats_ends_with_the_code_of_the_rank() {
     // Another run in the same folder is refused, and a restart does not help.
     let refused = twice.agent(&["--nnodes", "1"]).run();
     refused.assert_code(2);
-    assert!(!refused.stderr.contains("generation 2"), "{}", refused.stderr);
+    assert!(
+        !refused.stderr.contains("generation 2"),
+        "{}",
+        refused.stderr
+    );
     for group in [group, twice] {
         group.assert_nobody_left();
     }
@@ -286,17 +370,28 @@ fn a_failure_that_repeats_ends_with_the_code_of_the_rank() {
 fn one_node_needs_no_rendezvous_and_wrong_arguments_are_explained() {
     let launch = |args: &[&str]| Trial::new(&[&["launch", "--standalone"], args].concat()).run();
     for (args, told) in [
-        (&["--", "--config", "digits.toml"][..], "needs --run-dir after the --"),
-        (&["--", "--run-dir", "x", "--nproc", "2"], "go before the --"),
+        (
+            &["--", "--config", "digits.toml"][..],
+            "needs --run-dir after the --",
+        ),
+        (
+            &["--", "--run-dir", "x", "--nproc", "2"],
+            "go before the --",
+        ),
         (&["--", "eval", "x"], "starts trainings"),
         (&["--", "--run-dir", "x", "--resume", "y"], "not a path"),
-        (&["--", "--run-dir", "x", "--set", "train.epoch=2"], "train.epoch"),
+        (
+            &["--", "--run-dir", "x", "--set", "train.epoch=2"],
+            "train.epoch",
+        ),
     ] {
         let finished = launch(args);
         finished.assert_code(2).assert_stderr(&[told]);
     }
     let wrong = Trial::new(&["launch", "--rendezvous", "node1", "--", "--run-dir", "x"]).run();
-    wrong.assert_code(2).assert_stderr(&["`node1` is not HOST:PORT"]);
+    wrong
+        .assert_code(2)
+        .assert_stderr(&["`node1` is not HOST:PORT"]);
     let none = Trial::new(&["launch", "--nnodes", "2", "--", "--run-dir", "x"]).run();
     none.assert_code(2).assert_stderr(&["--rendezvous"]);
 }

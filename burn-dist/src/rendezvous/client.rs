@@ -43,8 +43,8 @@ type Told = Box<dyn FnOnce() + Send>;
 /// Called once when the store of this process's launcher is gone.
 static LAUNCHER_GONE: Mutex<Option<Told>> = Mutex::new(None);
 
-/// Calls `then` when the store of this crate's launchers is gone. The run then fails 10 minutes later
-/// instead of at once.
+/// Calls `then` when the store of this crate's launchers is gone. The run then fails 10 minutes
+/// later instead of at once.
 pub(crate) fn when_launcher_is_gone(then: impl FnOnce() + Send + 'static) {
     *LAUNCHER_GONE.lock() = Some(Box::new(then));
 }

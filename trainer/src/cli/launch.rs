@@ -22,8 +22,7 @@ pub struct LaunchArgs {
     /// Starts N ranks on this node.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     nproc: u16,
-    /// Meets the other nodes at this address. The agent on HOST listens there. Not needed for one
-    /// node.
+    /// Meets the other nodes at this address. The agent on HOST listens there.
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "standalone")]
     rendezvous: Option<String>,
     /// Uses only this node, without a rendezvous.

@@ -161,6 +161,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn other_ranks_keep_the_global_batch() {
+        for (global, micro, world, expected) in [
+            (64, 16, 4, Some((16, 1))),
+            (64, 16, 2, Some((16, 2))),
+            (64, 16, 1, Some((16, 4))),
+            (64, 16, 8, Some((8, 1))),
+            (96, 24, 3, Some((16, 2))),
+            (6, 3, 1, Some((3, 2))),
+            (7, 4, 1, Some((1, 7))),
+            (64, 16, 3, None),
+            (2, 1, 4, None),
+        ] {
+            let kept = Batching::keeping(global, micro, world).ok();
+            let sizes = kept.map(|kept| (kept.micro, kept.accumulate));
+            assert_eq!(sizes, expected, "{global} by {world}");
+            if let Some(kept) = kept {
+                assert_eq!((kept.global, kept.ranks()), (global, world));
+            }
+        }
+        let train = TrainConfig {
+            micro_batch_size: Some(8),
+            accumulate: Some(2),
+            ..TrainConfig::default()
+        };
+        let kept = Batching::kept(&train, 4, 2).unwrap();
+        assert_eq!((kept.global, kept.micro, kept.accumulate), (64, 8, 4));
+    }
+
+    #[test]
     fn only_factors_that_matter_are_named() {
         let words = |global, micro, accumulate| {
             let batching = Batching {

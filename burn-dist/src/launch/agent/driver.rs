@@ -30,7 +30,7 @@ const MAX_HOST: usize = 64;
 /// The part of an agent in the group.
 pub(super) enum Role {
     /// Looks for the leader.
-    Seeking(Seek),
+    Seeking(Box<Seek>),
     /// In a group that another agent leads.
     Following(Link),
     /// Leads the group.
@@ -108,7 +108,7 @@ impl<'a> Agent<'a> {
             doors: Vec::new(),
             callers: BTreeMap::new(),
             node: None,
-            role: Role::Seeking(Seek::anew(now)),
+            role: Role::Seeking(Box::new(Seek::anew(now))),
             counts: Counts::default(),
             addresses: Vec::new(),
             last: None,
@@ -353,10 +353,10 @@ impl<'a> Agent<'a> {
         let host = host.unwrap_or_else(|| self.rendezvous.to_string());
         self.say(&format!("the leading node {host} is gone ({why})"));
         let now = Instant::now();
-        self.role = Role::Seeking(match &self.last {
+        self.role = Role::Seeking(Box::new(match &self.last {
             Some(last) => Seek::election(last, format!("node {host} is gone"), now),
             None => Seek::anew(now),
-        });
+        }));
     }
 
     /// Looks for the leader at `address` first.
@@ -366,7 +366,7 @@ impl<'a> Agent<'a> {
         }
         let mut seek = Seek::anew(Instant::now());
         seek.hint(address);
-        self.role = Role::Seeking(seek);
+        self.role = Role::Seeking(Box::new(seek));
     }
 
     /// Looks at this node's ranks, and tells the leader.

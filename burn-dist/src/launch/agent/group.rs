@@ -1,4 +1,4 @@
-//! What the leading agent decides: who is in the group, when ranks start, stop and start again.
+//! Decisions of the leading agent: who is in the group, when ranks start, stop and start again.
 //!
 //! A state machine without clock, threads or connections. The agent tells it events and carries
 //! out its orders.
@@ -80,7 +80,7 @@ enum Cause {
     Own,
 }
 
-/// What the group does.
+/// The state of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// Waits for agents, since the first and since the last change.
@@ -91,7 +91,7 @@ enum Phase {
     },
     /// Ranks run.
     Running,
-    /// Ranks were told to end; agents that do not report until `by` are gone.
+    /// Ranks are asked to end; agents that do not report until `by` are gone.
     Stopping {
         cause: Cause,
         reason: String,
@@ -101,7 +101,7 @@ enum Phase {
     Over,
 }
 
-/// What the agents must do now.
+/// An order to the agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// Start the ranks of these agents.
@@ -127,7 +127,7 @@ pub(super) struct Verdict {
     pub words: String,
     /// Exit code for the launcher.
     pub code: u8,
-    /// What the rank said, if it ended by itself: the same again makes a restart useless.
+    /// The error of the rank, if it ended by itself: the same again makes a restart useless.
     pub said: Option<String>,
 }
 

@@ -298,7 +298,7 @@ proptest! {
                         prop_assert!(distinct.len() == running.len());
                         generation = number;
                     }
-                    Order::End { .. } => over = true,
+                    Order::End { .. } | Order::Leave { .. } => over = true,
                     Order::Stop(_) | Order::Say(_) => {}
                 }
             }

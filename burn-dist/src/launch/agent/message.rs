@@ -72,7 +72,7 @@ pub(super) struct Peer {
     pub agent: u64,
     pub host: String,
     pub ranks: u16,
-    /// Where it listens. Not for the first agent, whose address the others know.
+    /// The address at which it listens. `None` for the first agent, whose address the others know.
     pub address: Option<SocketAddr>,
 }
 
@@ -128,7 +128,7 @@ pub(super) struct RankEnded {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Report {
     pub ranks: Vec<RankReport>,
-    /// The agent was told to stop, and leaves the group.
+    /// The agent got a signal to stop, and leaves the group.
     pub leaves: bool,
 }
 

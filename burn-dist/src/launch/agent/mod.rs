@@ -96,7 +96,7 @@ pub enum NodesError {
     /// The system refused something.
     #[error("{what}: {source}")]
     System {
-        /// What was attempted.
+        /// The attempt, in words.
         what: String,
         /// The system's error.
         source: std::io::Error,
@@ -372,7 +372,7 @@ fn secret() -> Result<Secret, NodesError> {
     }
 }
 
-/// Where agents meet.
+/// The meeting place of agents.
 #[derive(Clone, Debug)]
 struct Rendezvous {
     host: String,

@@ -26,8 +26,8 @@ pub(super) struct Node {
     ranks: Ranks,
     pressure: Pressure,
     failed: bool,
-    /// Ended ranks that have not been told: a signal that ended them may be about to reach this
-    /// process.
+    /// Ended ranks that the leader does not know of yet: a signal that ended them may be about to
+    /// reach this process.
     untold: Vec<(usize, RankExit, Instant)>,
 }
 
@@ -129,7 +129,7 @@ impl Node {
         told
     }
 
-    /// Whether all ranks have ended and been told.
+    /// Whether all ranks have ended and [`step`](Self::step) has returned them.
     pub(super) fn is_over(&self) -> bool {
         !self.ranks.any_left() && self.untold.is_empty()
     }

@@ -32,7 +32,7 @@ pub(super) struct Seek {
     behind: Vec<u64>,
     /// Reason of the next generation.
     reason: String,
-    /// Where a leader was said to be.
+    /// The address of a leader, by hearsay.
     hint: Option<SocketAddr>,
     /// Addresses to ask in this round.
     round: VecDeque<SocketAddr>,
