@@ -188,7 +188,7 @@ fn be_rank<T: Termination>(
             let of_another = is_of_another_rank(error.as_ref());
             let error = with_causes(error.as_ref());
             group.abort(&error);
-            if !of_another || world.launch() != Launch::Local {
+            if !of_another || !world.is_of_own_launcher() {
                 say(&error);
             }
             ExitCode::FAILURE

@@ -22,6 +22,9 @@ pub enum Launch {
     Single,
     /// Started by [`LocalLauncher`](crate::launch::LocalLauncher), which also hosts the store.
     Local,
+    /// Started by the agent of a [`NodeLauncher`](crate::launch::NodeLauncher). The agent of the
+    /// first node hosts the store.
+    Agent,
     /// Started by `mpirun` or another launcher that speaks PMI or PMIx. Rank 0 hosts the store.
     Mpi,
     /// Started by Slurm's `srun`. Rank 0 hosts the store.
@@ -32,7 +35,8 @@ pub enum Launch {
 
 named! {
     Launch {
-        Single = "single", Local = "local", Mpi = "mpi", Slurm = "slurm", Torchrun = "torchrun",
+        Single = "single", Local = "local", Agent = "agent", Mpi = "mpi", Slurm = "slurm",
+        Torchrun = "torchrun",
     }
 }
 
@@ -240,9 +244,15 @@ impl World {
         self.secret.as_ref()
     }
 
-    /// Whether this rank hosts the store. Rank 0 does, except under the local launcher.
+    /// Whether one of this crate's launchers started this process. It hosts the store, puts the
+    /// rank in front of each line of output, and reports how ranks end.
+    pub fn is_of_own_launcher(&self) -> bool {
+        matches!(self.launch, Launch::Local | Launch::Agent)
+    }
+
+    /// Whether this rank hosts the store. Rank 0 does, except under this crate's launchers.
     pub fn hosts_store(&self) -> bool {
-        let elsewhere = matches!(self.launch, Launch::Single | Launch::Local);
+        let elsewhere = self.launch == Launch::Single || self.is_of_own_launcher();
         self.rank == 0 && self.size > 1 && !elsewhere
     }
 
@@ -253,6 +263,7 @@ impl World {
         match self.launch {
             Launch::Single => "none".to_owned(),
             Launch::Local => "built-in".to_owned(),
+            Launch::Agent => "built-in agents".to_owned(),
             Launch::Slurm => self.reason.clone(),
             Launch::Torchrun => "torchrun or its variables".to_owned(),
             Launch::Mpi => match self.reason.split_once("; ") {

@@ -17,6 +17,7 @@ pub(super) fn decide(vars: Vars) -> Result<World, WorldError> {
         None | Some("") => found(vars),
         Some("single") => Ok(alone(format!("{LAUNCH}=single"))),
         Some("local") => torchrun::world(vars, Launch::Local),
+        Some("agent") => torchrun::world(vars, Launch::Agent),
         Some("torchrun") => torchrun::world(vars, Launch::Torchrun),
         Some("slurm") => slurm::world(vars),
         Some("mpi") => match mpi::announced(vars)? {

@@ -1,6 +1,7 @@
 //! Launchers: one file for each kind. Each turns an environment into a
 //! [`World`](crate::world::World) or starts the ranks itself.
 
+pub mod agent;
 mod ancestors;
 mod decide;
 mod devices;
@@ -15,6 +16,7 @@ mod torchrun;
 mod user_key;
 mod variables;
 
+pub use agent::{Generation, NodeLauncher, NodesError, NodesOutcome};
 pub use error::WorldError;
 pub use local::{LaunchError, LaunchOutcome, LocalLauncher, RankExit, RankFailure};
 pub use orphan::{cpus_of_launcher, when_launcher_is_gone};
@@ -32,7 +34,7 @@ pub type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 pub fn variables(launch: Launch) -> Vec<&'static str> {
     let vars: Vars = &|name| std::env::var_os(name).map(|value| value.to_string_lossy().into());
     match launch {
-        Launch::Single | Launch::Local => Vec::new(),
+        Launch::Single | Launch::Local | Launch::Agent => Vec::new(),
         Launch::Mpi => mpi::rank_variables(vars).collect(),
         Launch::Slurm => vec![slurm::STEP_ID],
         Launch::Torchrun => torchrun::variables(vars).collect(),

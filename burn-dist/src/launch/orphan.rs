@@ -4,8 +4,11 @@
 //! the ranks still have each other.
 
 use std::io;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, getsid};
@@ -13,6 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::Vars;
 use super::ancestors::{self, Ancestor};
+use super::variables::GENERATION;
 use super::{mpi, slurm, torchrun};
 use crate::process::Process;
 use crate::rendezvous;
@@ -29,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Any process that sets the variables of `torchrun` counts as a launcher, unless it is a shell or
 /// the rank is in its own session (`setsid`). Ranks of
 /// [`LocalLauncher`](crate::launch::LocalLauncher) learn it from the store once they are connected,
-/// and then have 10 minutes to end.
+/// and then have 10 minutes to end. Ranks of an agent watch both their agent and the store.
 ///
 /// # Errors
 /// Fails if the thread cannot be started.
@@ -37,9 +41,14 @@ pub fn when_launcher_is_gone(
     world: &World,
     then: impl FnOnce(String) + Send + 'static,
 ) -> io::Result<()> {
-    if world.launch() == Launch::Local {
-        rendezvous::when_launcher_is_gone(|| then("the launcher".into()));
-        return Ok(());
+    let then = Once::new(then);
+    if world.is_of_own_launcher() {
+        let then = then.clone();
+        let gone = match world.launch() {
+            Launch::Local => "the launcher",
+            _ => "the first agent",
+        };
+        rendezvous::when_launcher_is_gone(move || then.call(gone.into()));
     }
     let vars: Vars = &|name| std::env::var(name).ok();
     let watched: Vec<(Process, Ancestor)> = launchers(world.launch(), vars)
@@ -52,9 +61,31 @@ pub fn when_launcher_is_gone(
     let thread = thread::Builder::new().name("launcher-watch".into());
     let watch = move || {
         let gone = wait_for_first(&watched);
-        then(format!("{} (process {})", gone.name, gone.pid));
+        then.call(format!("{} (process {})", gone.name, gone.pid));
     };
     thread.spawn(watch).map(drop)
+}
+
+/// A callback that two events may call; the first does.
+struct Once<F>(Arc<Mutex<Option<F>>>);
+
+impl<F: FnOnce(String)> Once<F> {
+    fn new(then: F) -> Self {
+        Self(Arc::new(Mutex::new(Some(then))))
+    }
+
+    fn call(&self, gone: String) {
+        let then = self.0.lock().take();
+        if let Some(then) = then {
+            then(gone);
+        }
+    }
+}
+
+impl<F> Clone for Once<F> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
 }
 
 /// Number of CPUs of the launcher, if this rank's CPUs are among them.
@@ -74,6 +105,7 @@ pub fn cpus_of_launcher(world: &World) -> Option<usize> {
 fn variable(launch: Launch, vars: Vars) -> Option<&'static str> {
     match launch {
         Launch::Local => None,
+        Launch::Agent => Some(GENERATION),
         // The only task or rank is alone, and has a launcher nevertheless.
         Launch::Single => match slurm::step_of_srun(vars) {
             Some(_) => Some(slurm::STEP_NUM_TASKS),

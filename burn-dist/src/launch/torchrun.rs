@@ -20,6 +20,7 @@ pub(super) const WORLD_SIZE: &str = "WORLD_SIZE";
 const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
 const GROUP_RANK: &str = "GROUP_RANK";
 const NODE_RANK: &str = "NODE_RANK";
+const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
 pub(super) const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
 const USE_AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
 
@@ -72,7 +73,13 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
     if size == 0 {
         return Err(WorldError::EmptyWorld);
     }
-    let (topology, reason) = topology(vars, rank, size, local_rank)?;
+    let (mut topology, reason) = topology(vars, rank, size, local_rank)?;
+    // Nodes of an agent's world may have different numbers of ranks.
+    if launch == Launch::Agent
+        && let Some(nodes) = optional(vars, GROUP_WORLD_SIZE)?
+    {
+        topology.nodes = nodes;
+    }
     let world = World {
         rank,
         size,
@@ -99,7 +106,7 @@ pub(crate) fn world(vars: Vars, launch: Launch) -> Result<World, WorldError> {
     };
     // The secret of our own launcher is already unique to the run.
     let secret = match launch {
-        Launch::Local => secret,
+        Launch::Local | Launch::Agent => secret,
         _ => secret.map(|secret| secret.derive(run(vars).as_bytes())),
     };
     let master = Some(master(vars, secret.as_ref().filter(|_| by_torchrun))?);

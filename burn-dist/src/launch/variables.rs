@@ -9,6 +9,13 @@ pub(super) const SECRET_FILE: &str = "BURN_DIST_SECRET_FILE";
 /// Forces a kind of launch.
 pub(super) const LAUNCH: &str = "BURN_DIST_LAUNCH";
 
+/// Number of the generation of ranks, from 1, under an agent.
+pub(super) const GENERATION: &str = "BURN_DIST_GENERATION";
+/// Number of ranks of the first generation.
+pub(super) const FIRST_RANKS: &str = "BURN_DIST_FIRST_RANKS";
+/// Reason for the generation, in words.
+pub(super) const GENERATION_REASON: &str = "BURN_DIST_GENERATION_REASON";
+
 /// Host of rank 0, as in PyTorch.
 pub(super) const MASTER_ADDR: &str = "MASTER_ADDR";
 /// Port of the store.

@@ -43,8 +43,8 @@ type Told = Box<dyn FnOnce() + Send>;
 /// Called once when the store of this process's launcher is gone.
 static LAUNCHER_GONE: Mutex<Option<Told>> = Mutex::new(None);
 
-/// Calls `then` when the store of a local launcher is gone. The run then fails 10 minutes later
-/// instead of at once.
+/// Calls `then` when the store of this crate's launchers is gone. The run then fails 10 minutes
+/// later instead of at once.
 pub(crate) fn when_launcher_is_gone(then: impl FnOnce() + Send + 'static) {
     *LAUNCHER_GONE.lock() = Some(Box::new(then));
 }
@@ -182,9 +182,14 @@ impl Store {
                 Launch::Local => {
                     format!("the launcher is gone (its store at {address} closed the connection)")
                 }
+                Launch::Agent => {
+                    format!(
+                        "the first agent is gone (its store at {address} closed the connection)"
+                    )
+                }
                 _ => format!("rank 0 is gone (its store at {address} closed the connection)"),
             },
-            is_of_launcher: world.launch() == Launch::Local,
+            is_of_launcher: world.is_of_own_launcher(),
         };
         let thread = std::thread::Builder::new().name("store-monitor".into());
         let monitor = thread.spawn(move || monitor.run());
@@ -473,7 +478,7 @@ struct Monitor {
     progress: Arc<AtomicU64>,
     /// Meaning of the end of the connection.
     gone: String,
-    /// Whether the store is that of a local launcher.
+    /// Whether the store is that of this crate's launchers.
     is_of_launcher: bool,
 }
 

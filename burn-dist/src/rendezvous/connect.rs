@@ -33,7 +33,7 @@ const NOTICE_EVERY: Duration = Duration::from_secs(2);
 /// Time for one look.
 const NOTICE_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long the store of a local launch may refuse connections. It listens before ranks are
+/// How long the store of our own launchers may refuse connections. It listens before ranks are
 /// started, so after that its launcher is gone, and nobody waits for this rank or would end it.
 const ORPHANED: Duration = Duration::from_secs(2);
 
@@ -62,10 +62,13 @@ pub(super) fn meeting(world: &World, limit: Duration) -> Result<Meeting, Rendezv
 /// Refuses impossible settings on every rank alike: the others would wait for rank 0 forever.
 pub(super) fn check(world: &World, master: &Master) -> Result<(), RendezvousError> {
     match master.loopback() {
-        Some(ip) if world.nodes() > 1 => Err(RendezvousError::Loopback {
-            master: master.clone(),
-            address: (ip, master.port).into(),
-        }),
+        // Agents have reached each other at this address.
+        Some(ip) if world.nodes() > 1 && world.launch() != Launch::Agent => {
+            Err(RendezvousError::Loopback {
+                master: master.clone(),
+                address: (ip, master.port).into(),
+            })
+        }
         _ => Ok(()),
     }
 }
@@ -393,7 +396,7 @@ impl<'a> Attempt<'a> {
     /// A rank 0 that its name does not lead to may be on this machine. Other listeners there do not
     /// matter.
     fn beside(&self, master: &Master, tried: &[SocketAddr]) -> Option<Entered> {
-        let is_local = self.world.launch() == Launch::Local || self.world.node() > 0;
+        let is_local = self.world.is_of_own_launcher() || self.world.node() > 0;
         if is_local || tried.iter().any(|address| address.ip().is_loopback()) {
             return None;
         }
@@ -438,7 +441,8 @@ impl<'a> Attempt<'a> {
     /// The error if nothing accepts connections at `address`.
     fn unreachable(&self, address: SocketAddr, source: std::io::Error) -> AttemptFailure {
         let refused = source.kind() == ErrorKind::ConnectionRefused;
-        match refused && self.world.launch() == Launch::Local && self.begin.elapsed() > ORPHANED {
+        let is_orphan = self.world.is_of_own_launcher() && self.begin.elapsed() > ORPHANED;
+        match refused && is_orphan {
             true => AttemptFailure::Final(RendezvousError::LauncherGone { address, source }),
             false => AttemptFailure::Later(address, StreamError::Io(source)),
         }

@@ -160,6 +160,8 @@ pub enum Purpose {
     Store = 1,
     /// A connection between two ranks that carries data.
     Data = 2,
+    /// A connection between two agents of a launch on several nodes.
+    Agents = 3,
 }
 
 /// The reason why a handshake failed.

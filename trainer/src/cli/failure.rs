@@ -4,6 +4,7 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
+use burn_dist::launch::NodesError;
 use burn_dist::world::{Launch, World};
 
 use crate::config::ConfigError;
@@ -34,6 +35,9 @@ pub enum Failure {
     /// The system refuses resources that a rank needs.
     #[error("{0}")]
     NotStarted(io::Error),
+    /// This node cannot take part in a launch on several nodes.
+    #[error("{0}")]
+    Nodes(NodesError),
     /// The search found no learning rate.
     #[error("{0}")]
     Unclear(String),
@@ -85,6 +89,7 @@ impl Failure {
             Self::Train(error) if error.is_usage() => USAGE,
             Self::Train(_)
             | Self::NotStarted(_)
+            | Self::Nodes(_)
             | Self::Unclear(_)
             | Self::Preview(_)
             | Self::Unsaid(_)
@@ -133,7 +138,7 @@ fn let_another_tell(world: &World) {
 /// The words of this rank about the failure of another, if it is the one to say them.
 fn elsewhere_in_words(world: &World, elsewhere: &Elsewhere) -> Option<String> {
     // The own launcher names a rank that ended without a word.
-    if world.launch() == Launch::Local {
+    if world.is_of_own_launcher() {
         return None;
     }
     let label = match (world.rank(), elsewhere.rank) {

@@ -12,6 +12,7 @@ mod failure;
 mod flags;
 mod init;
 mod json_lines;
+mod launch;
 mod lr_find;
 mod man;
 mod output;
@@ -26,7 +27,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use burn_dist::launch::{self, WorldError, abort_all};
+use burn_dist::launch::{WorldError, abort_all, variables};
 use burn_dist::world::{Launch, World};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -65,6 +66,8 @@ struct Cli {
 enum Command {
     /// Trains a model (the default command).
     Train(train::TrainArgs),
+    /// Trains on several nodes, with restarts and nodes that come and go.
+    Launch(launch::LaunchArgs),
     /// Checks a configuration and prints it with every default filled in.
     Check(check::CheckArgs),
     /// Evaluates a trained model on the test data, or that for validation.
@@ -109,6 +112,7 @@ impl Command {
     fn answers(&self) -> bool {
         match self {
             Self::Train(args) => args.dry_run,
+            Self::Launch(_) => false,
             _ => true,
         }
     }
@@ -146,11 +150,27 @@ fn parsed(arguments: Vec<OsString>) -> Cli {
     flags::advised(error).exit()
 }
 
+/// The arguments of a training among those of `trainer launch`. Ends the program with help, or with
+/// an error and advice.
+///
+/// # Errors
+/// Fails if they are those of another command.
+fn training(arguments: &[OsString]) -> Result<train::TrainArgs, Failure> {
+    let arguments = arguments.iter().cloned();
+    let cli = parsed(std::iter::once("trainer".into()).chain(arguments).collect());
+    match cli.command {
+        None => check_command(&cli.train).map(|()| cli.train),
+        Some(Command::Train(train)) => Ok(train),
+        Some(_) => Err(Failure::Usage(
+            "`trainer launch` starts trainings, not other commands".to_owned(),
+        )),
+    }
+}
+
 /// Commands of other frameworks, and those here.
 const OF_OTHERS: &[(&str, &str)] = &[
     ("fit", "train"),
     ("run", "train"),
-    ("launch", "train"),
     ("finetune", "train"),
     ("test", "eval"),
     ("validate", "eval"),
@@ -280,13 +300,17 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
         Command::LrFind(args) => alone(lr_find::run(&args)),
         Command::Completions { shell } => alone(completions::run(shell, Cli::command())),
         Command::Check(args) => alone(check::run(&args, &World::single())),
+        Command::Launch(args) => alone(match training(&args.arguments) {
+            Ok(train) => launch::run(&args, &train),
+            Err(failure) => Err(failure),
+        }),
         Command::Train(args) => in_world(args.nproc, |world| train::run_command(args, world)),
     }
 }
 
 /// The failure for an environment of no rank, with advice for a process that was to start ranks.
 fn wrong_world(error: &WorldError, nproc: Option<u16>) -> Failure {
-    let set = launch::variables(Launch::Torchrun);
+    let set = variables(Launch::Torchrun);
     Failure::Usage(match nproc.filter(|_| !set.is_empty()) {
         Some(_) => format!(
             "{error}. To start ranks with --nproc, unset {}",

@@ -48,7 +48,7 @@ pub fn world_size(nproc: Option<u16>, default: usize, world: &World) -> Result<u
         (Launch::Single, Some(ranks)) => Ok(ranks.into()),
         (Launch::Single, None) => Ok(default),
         // Ranks of the own launcher have its arguments.
-        (Launch::Local, _) | (_, None) => Ok(world.size()),
+        (Launch::Local | Launch::Agent, _) | (_, None) => Ok(world.size()),
         (launch, Some(_)) => Err(Failure::Usage(format!(
             "--nproc starts ranks, but {launch} already started this process as {}. Omit --nproc, \
              or unset {}",

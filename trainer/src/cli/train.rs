@@ -35,17 +35,17 @@ pub struct TrainArgs {
     pub nproc: Option<u16>,
     /// Writes the run to this folder. Defaults to runs/<configuration>-<time>.
     #[arg(long, value_name = "DIR", value_parser = paths::argument())]
-    run_dir: Option<PathBuf>,
+    pub run_dir: Option<PathBuf>,
     /// Continues from: auto (the last good checkpoint of the run folder, else of the newest run of
     /// the same configuration), off, or the path of a checkpoint or run folder. Without CONFIG, its
     /// configuration is used.
     // The last one counts: restarted ranks get one more.
     #[arg(long, value_name = "auto|off|PATH", value_parser = resume_from, default_value = "off", overrides_with = "resume")]
-    resume: Resume,
+    pub resume: Resume,
     /// Restarts all ranks after a failure, at most N times, from the last good checkpoint of the
     /// run folder.
     #[arg(long, value_name = "N", default_value_t = 0, requires = "run_dir")]
-    max_restarts: u16,
+    pub max_restarts: u16,
     /// Shows a full-screen dashboard if there is a terminal.
     #[arg(long)]
     dashboard: bool,
@@ -114,7 +114,10 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         None => args.config.load()?,
     };
     check_program(&loaded.config)?;
-    loaded.batching(size)?;
+    // Another number of ranks than before keeps the global batch of the checkpoint.
+    if world.launch() != Launch::Agent {
+        loaded.batching(size)?;
+    }
     loaded.check_sharding(size)?;
     // Ranks of a launcher check the same later, together. A rank that ended here would leave the
     // others waiting.
@@ -147,7 +150,7 @@ fn check_restarts(args: &TrainArgs, world: &World) -> Result<(), Failure> {
         return Ok(());
     }
     let launch = world.launch();
-    if !matches!(launch, Launch::Single | Launch::Local) {
+    if !matches!(launch, Launch::Single | Launch::Local | Launch::Agent) {
         return Err(Failure::Usage(format!(
             "--max-restarts applies to ranks that this program starts (--nproc), but {launch} \
              started this one. That launcher can restart the ranks itself, with --resume auto"

@@ -112,6 +112,36 @@ impl Batching {
         }
     }
 
+    /// The batch sizes for `world` ranks with the global batch of `first` ranks, and micro-batches
+    /// that are not larger. Virtual ranks keep theirs.
+    pub fn kept(
+        train: &TrainConfig,
+        parallel: &ParallelConfig,
+        (first, world): (usize, usize),
+    ) -> Result<Self, Fault> {
+        if parallel.virtual_ranks.is_some() {
+            return Self::resolve(train, parallel, world);
+        }
+        let before = Self::resolve(train, parallel, first)?;
+        Self::keeping(before.global, before.micro, world)
+    }
+
+    /// The batch sizes for `world` ranks with this global batch, and micro-batches of at most
+    /// `micro`.
+    pub fn keeping(global: usize, micro: usize, world: usize) -> Result<Self, Fault> {
+        let share = divide(global, world, &format!("{world} ranks"))?;
+        let fits = |accumulate: &usize| {
+            share.is_multiple_of(*accumulate) && share / accumulate <= micro.max(1)
+        };
+        // A micro-batch of 1 always fits.
+        let accumulate = (1..=share).find(fits).unwrap_or(share);
+        Ok(Self {
+            global,
+            micro: share / accumulate,
+            accumulate,
+        })
+    }
+
     fn grow(micro: usize, accumulate: usize, ranks: &Ranks) -> Result<Self, Fault> {
         let global = micro.saturating_mul(accumulate).saturating_mul(ranks.count);
         if global > MAX_GLOBAL {
@@ -171,6 +201,43 @@ fn divide(global: usize, parts: usize, what: &str) -> Result<usize, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_ranks_keep_the_global_batch() {
+        for (global, micro, world, expected) in [
+            (64, 16, 4, Some((16, 1))),
+            (64, 16, 2, Some((16, 2))),
+            (64, 16, 1, Some((16, 4))),
+            (64, 16, 8, Some((8, 1))),
+            (96, 24, 3, Some((16, 2))),
+            (6, 3, 1, Some((3, 2))),
+            (7, 4, 1, Some((1, 7))),
+            (64, 16, 3, None),
+            (2, 1, 4, None),
+        ] {
+            let kept = Batching::keeping(global, micro, world).ok();
+            let sizes = kept.map(|kept| (kept.micro, kept.accumulate));
+            assert_eq!(sizes, expected, "{global} by {world}");
+            if let Some(kept) = kept {
+                assert_eq!((kept.global, kept.ranks()), (global, world));
+            }
+        }
+        let train = TrainConfig {
+            micro_batch_size: Some(8),
+            accumulate: Some(2),
+            ..TrainConfig::default()
+        };
+        let plain = ParallelConfig::default();
+        let kept = Batching::kept(&train, &plain, (4, 2)).unwrap();
+        assert_eq!((kept.global, kept.micro, kept.accumulate), (64, 8, 4));
+        let parallel = ParallelConfig {
+            virtual_ranks: Some(4),
+            ..plain
+        };
+        let kept = Batching::kept(&train, &parallel, (4, 3)).unwrap();
+        assert_eq!((kept.global, kept.micro, kept.accumulate), (64, 8, 2));
+        assert!(Batching::kept(&train, &parallel, (4, 5)).is_err());
+    }
 
     #[test]
     fn only_factors_that_matter_are_named() {

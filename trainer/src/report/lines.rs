@@ -19,6 +19,8 @@ const LINE: u64 = 1 << 20;
 const RANKS: usize = 1 << 16;
 /// Maximum number of changed keys.
 const CHANGES: usize = 1000;
+/// Maximum number of generations of ranks.
+const WORLDS: usize = 1000;
 /// Maximum number of metrics of an evaluation.
 const MEASURED: usize = 32;
 /// Numbers of an evaluation that are no metrics.
@@ -34,6 +36,7 @@ enum Line {
     Eval(EvalLine),
     Ranks(RanksLine),
     Resume(ResumeLine),
+    World(World),
     #[serde(other)]
     Unknown,
 }
@@ -87,6 +90,22 @@ struct EvalLine {
 struct ResumeLine {
     step: f64,
     changes: Vec<Changed>,
+}
+
+/// A generation of ranks, under `trainer launch`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct World {
+    /// Its first step.
+    pub step: f64,
+    /// Number of ranks.
+    pub ranks: f64,
+    /// Number of nodes.
+    pub nodes: f64,
+    /// Micro-batches per rank and step.
+    pub accumulate: f64,
+    /// Why it began.
+    pub reason: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -185,6 +204,8 @@ pub struct Metrics {
     pub wait: Vec<f64>,
     /// Keys changed at a resume, with the first step that they apply to.
     pub changes: Vec<(f64, Changed)>,
+    /// Generations of ranks.
+    pub worlds: Vec<World>,
     /// Epochs and time of the steps.
     pub positions: Positions,
     /// Last step.
@@ -272,6 +293,11 @@ impl Metrics {
                 let changes = line.changes.into_iter().take(room);
                 self.changes
                     .extend(changes.map(|change| (line.step, change)));
+            }
+            Line::World(world) => {
+                if self.worlds.len() < WORLDS {
+                    self.worlds.push(world);
+                }
             }
             Line::Unknown => {}
         }

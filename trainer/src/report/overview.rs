@@ -6,7 +6,7 @@ use super::axis::number;
 use super::classes;
 use super::folder::Run;
 use super::html;
-use super::lines::{EvaluatedData, Metrics};
+use super::lines::{EvaluatedData, Metrics, World};
 use super::measures::{self, best, series};
 use super::plot::{self, Curve, Frame, Pen, Return};
 use super::series::Series;
@@ -52,6 +52,7 @@ pub fn page(run: &Run) -> String {
     }
     body += &html::section("Processes", &processes(run));
     body += &html::section("Changes when continued", &changes(&run.metrics));
+    body += &html::section("Ranks and nodes", &worlds(&run.metrics));
     if let Some(config) = &run.config {
         let text = html::shortened(config.trim_end(), TEXT);
         body += &html::section("Configuration", &format!("<pre>{text}</pre>\n"));
@@ -316,6 +317,24 @@ fn changes(metrics: &Metrics) -> String {
     )
 }
 
+/// Generations of ranks; empty without `trainer launch`.
+fn worlds(metrics: &Metrics) -> String {
+    let row = |world: &World| {
+        let numbers = [world.step, world.ranks, world.nodes, world.accumulate];
+        let reason = html::shortened(&world.reason, VALUE);
+        [numbers.map(number).to_vec(), vec![reason]].concat()
+    };
+    let rows: Vec<Vec<String>> = metrics.worlds.iter().map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = ["from step", "ranks", "nodes", "accumulation", "because"].map(str::to_owned);
+    format!(
+        "<div class=\"box\">{}</div>\n",
+        html::table("keys2", &head, &rows)
+    )
+}
+
 fn speed(metrics: &Metrics, returns: &[Return]) -> String {
     let frame = |id, title, y| {
         let frame = Frame::over_steps(id, title, y).above_zero();
@@ -475,6 +494,21 @@ mod tests {
         let row = "<tr><td>41</td><td>optimizer.lr</td><td>0.1</td><td>&lt;b&gt;</td></tr>";
         assert!(
             page.contains("Changes when continued") && page.contains(row),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn generations_of_ranks_are_shown() {
+        let train = "{\"kind\":\"train\",\"step\":1,\"loss\":2.5}\n";
+        assert!(!page(&run(train)).contains("Ranks and nodes"));
+        let world = "{\"kind\":\"world\",\"step\":41,\"generation\":2,\"ranks\":2,\"nodes\":1,\
+                     \"accumulate\":4,\"reason\":\"node <b> is gone\"}\n";
+        let page = page(&run(&format!("{train}{world}")));
+        let row =
+            "<tr><td>41</td><td>2</td><td>1</td><td>4</td><td>node &lt;b&gt; is gone</td></tr>";
+        assert!(
+            page.contains("Ranks and nodes") && page.contains(row),
             "{page}"
         );
     }

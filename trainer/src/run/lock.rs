@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use burn_dist::files::open_file;
+use burn_dist::launch::Generation;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -24,6 +25,9 @@ const FILE: &str = ".lock";
 /// Time to wait for the lock. A killed process holds it until the system has freed all its
 /// resources.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Time to wait for ranks of the generation before, under `trainer launch`.
+const FORMER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Time to wait if the folder did not exist when this run began: its holder began at the same time.
 const NEW_PATIENCE: Duration = Duration::from_millis(300);
@@ -54,7 +58,10 @@ impl RunLock {
     /// [`TrainError::RunDirInUse`] if another process has it. Also fails if the file cannot be
     /// made.
     pub fn take(folder: &Path) -> Result<Self, TrainError> {
-        Self::take_within(folder, PATIENCE)
+        // Ranks of the generation before, on a node that is cut off, may still be ending.
+        let is_later = Generation::of_this_process().is_some_and(|now| now.number > 1);
+        let patience = if is_later { FORMER_PATIENCE } else { PATIENCE };
+        Self::take_within(folder, patience)
     }
 
     /// Locks a folder that was made after the run had begun.

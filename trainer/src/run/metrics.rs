@@ -31,6 +31,8 @@ pub enum Metric {
     Ranks(RanksLine),
     /// Changes of a resumed run.
     Resume(ResumeLine),
+    /// The ranks of a generation, under `trainer launch`.
+    World(WorldLine),
 }
 
 /// Metrics of one optimizer step. Rates and times are means since the line before.
@@ -180,6 +182,23 @@ pub struct ResumeLine {
     pub lr_unchanged: Option<f64>,
     /// Learning rate of this step.
     pub lr: f64,
+}
+
+/// The ranks and nodes of a generation, under `trainer launch`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorldLine {
+    /// The first step of the generation.
+    pub step: u64,
+    /// Number of the generation, from 1.
+    pub generation: u32,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Micro-batches per rank and step.
+    pub accumulate: usize,
+    /// Why it began, in words.
+    pub reason: String,
 }
 
 /// A configuration key with a new value, or a new number of ranks.

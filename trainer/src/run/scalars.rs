@@ -52,6 +52,13 @@ pub(crate) fn scalars(metric: &Metric) -> (u64, Vec<(Cow<'static, str>, f64)>) {
             }
             (line.step, values, Vec::new(), None)
         }
+        Metric::World(line) => {
+            let values = vec![
+                ("world/ranks", line.ranks as f64),
+                ("world/nodes", line.nodes as f64),
+            ];
+            (line.step, values, Vec::new(), None)
+        }
         // A text, see `changes`.
         Metric::Resume(line) => (line.step, Vec::new(), Vec::new(), None),
     };

@@ -5,7 +5,7 @@ use std::sync::Once;
 
 use burn_dist::launch;
 use burn_dist::thread_limit::NoThreads;
-use burn_dist::world::{Launch, World};
+use burn_dist::world::World;
 
 use crate::system::{panics, signals, threads};
 
@@ -32,7 +32,7 @@ pub fn prepare_process(world: &World) -> io::Result<()> {
 
 fn prepare(world: &World) -> io::Result<()> {
     // The own launcher reports the reason itself.
-    let speaks = world.is_main() && world.launch() != Launch::Local;
+    let speaks = world.is_main() && !world.is_of_own_launcher();
     signals::listen(world).map_err(of_limit)?;
     let gone = move |who| signals::launcher_is_gone(who, speaks);
     launch::when_launcher_is_gone(world, gone).map_err(of_limit)?;

@@ -95,7 +95,7 @@ impl Listener {
         Self {
             launch: world.launch(),
             is_main: world.is_main(),
-            speaks: world.is_main() && world.launch() != Launch::Local,
+            speaks: world.is_main() && !world.is_of_own_launcher(),
             heeded_at: None,
             asked_to_leave: false,
         }
@@ -138,8 +138,8 @@ impl Listener {
         let soon = self.heeded_at.is_some_and(|at| at.elapsed() < SAME);
         match (before, signal, self.launch) {
             // A terminal reaches both. At a second Ctrl-C, the launcher sends SIGTERM.
-            (SIGINT, SIGINT, Launch::Local) => true,
-            (SIGINT, SIGTERM, Launch::Local) => false,
+            (SIGINT, SIGINT, Launch::Local | Launch::Agent) => true,
+            (SIGINT, SIGTERM, Launch::Local | Launch::Agent) => false,
             (SIGINT, SIGINT, Launch::Single) | (SIGTERM, SIGINT, _) => false,
             _ => soon,
         }

@@ -9,6 +9,7 @@ mod course;
 pub mod early_stopping;
 pub(crate) mod flat_loss;
 pub(crate) mod freeze;
+mod generation;
 pub(crate) mod initial;
 pub(crate) mod misfit;
 pub mod model;

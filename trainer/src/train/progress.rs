@@ -322,6 +322,12 @@ impl Meta {
         Some(manifest.meta.get("config")?.as_str()?.to_owned())
     }
 
+    /// The global batch of the run that wrote a checkpoint, if known.
+    pub fn global_batch_of(manifest: &Manifest) -> Option<usize> {
+        let global = manifest.meta.get("task")?.get("global_batch")?.as_u64()?;
+        usize::try_from(global).ok().filter(|global| *global > 0)
+    }
+
     /// Reads the metadata of a checkpoint of the same task; `now` is the configuration of that
     /// task.
     ///

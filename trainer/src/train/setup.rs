@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use burn_dist::checkpoint::{self, Source};
 use burn_dist::device::{MemoryShortage, device_memory, is_host};
+use burn_dist::launch::Generation;
 use burn_dist::parallel::{BucketSizes, MemoryEstimate, Parallel, ParallelOptions, ParameterState};
 use models::flops;
 
@@ -23,7 +24,7 @@ use crate::run::dir;
 use crate::run::environment::Environment;
 use crate::run::lock::RunLock;
 use crate::run::loggers::{LoggedEnd, LoggedRun, Loggers};
-use crate::run::metrics::{Metric, MetricsFile};
+use crate::run::metrics::{Metric, MetricsFile, WorldLine};
 use crate::run::process::RunProcess;
 use crate::run::resume::Start;
 use crate::system::compute::kernels_name;
@@ -199,6 +200,9 @@ pub(crate) fn train<T: Task>(
     if let Some(changed) = changed {
         training.recorder.write(&Metric::Resume(changed))?;
     }
+    if let Some(world) = world_line(context, training.progress.steps) {
+        training.recorder.write(&Metric::World(world))?;
+    }
     let heed = Heed::start();
     training.tell_callbacks()?;
     let summary = training.run();
@@ -226,6 +230,19 @@ pub(crate) fn train<T: Task>(
             end: not_saved(&summary.end, config.train.fast_dev_run),
         }),
     }
+}
+
+/// The generation of these ranks, if an agent started them.
+fn world_line(context: &TrainContext<'_>, steps: u64) -> Option<WorldLine> {
+    let generation = Generation::of_this_process()?;
+    Some(WorldLine {
+        step: steps + 1,
+        generation: generation.number,
+        ranks: context.group.size(),
+        nodes: generation.nodes,
+        accumulate: context.batching.accumulate,
+        reason: generation.reason,
+    })
 }
 
 /// The parts of this run that decide which settings matter.

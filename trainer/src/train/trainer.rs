@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use burn::module::Module;
 use burn::tensor::Device;
 use burn_dist::ProcessGroup;
-use burn_dist::world::World;
+use burn_dist::world::{Launch, World};
 use datasets::Dataset;
 use models::weights::{PyTorchKeys, WeightsError};
 use models::{ImageClassifier, ModelError};
@@ -27,7 +27,7 @@ use crate::task::open::{Data, Input, Opening, OwnTask, WithTask};
 use crate::train::callback::Callback;
 use crate::train::context::{TrainContext, training_device};
 use crate::train::{self, End, Summary};
-use crate::train::{freeze, initial, misfit, seed};
+use crate::train::{freeze, generation, initial, misfit, seed};
 
 /// A training run: a configuration and the caller's additions.
 ///
@@ -181,11 +181,15 @@ impl<'a> Trainer<'a> {
         let (loaded, world) = (self.loaded, self.world);
         let mut config = loaded.config.clone();
         limits::apply(&mut config);
-        let batching = loaded.batching(world.size())?;
+        // An agent's ranks may keep the batch of a checkpoint instead.
+        if world.launch() != Launch::Agent {
+            loaded.batching(world.size())?;
+        }
         let work = |group: &ProcessGroup| {
             let run_dir = self.run_dir.as_deref();
             let writes = !config.train.fast_dev_run;
-            let start = Start::find(&self.resume, run_dir, &loaded.name, writes, group)?;
+            let mut start = Start::find(&self.resume, run_dir, &loaded.name, writes, group)?;
+            let batching = generation::batching(loaded, world.size(), &mut start)?;
             let chosen = device::choose(&config, world)?;
             let context = TrainContext {
                 config: &config,

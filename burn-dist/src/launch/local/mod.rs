@@ -5,22 +5,27 @@
 
 mod outcome;
 mod output;
+mod place;
+mod pressure;
 mod ranks;
 mod signals;
 
+pub(super) use outcome::{Ended, STOPPED_EARLY, blame};
 pub use outcome::{LaunchOutcome, RankExit, RankFailure};
+pub(super) use place::{Place, THREADS, share_processors};
+pub(super) use pressure::Pressure;
+pub(super) use ranks::Ranks;
+pub(super) use signals::{Inbox, Received};
 
-use super::variables::{LAUNCH, SECRET, SECRET_FILE};
+use super::variables::LAUNCH;
 use crate::deadline;
 use crate::open_files::{self, TooFewOpenFiles};
 use crate::rendezvous::{self, RendezvousError, StoreServer};
 use crate::thread_limit::{self, NoThreads};
 use crate::wire::net::working_loopback;
 use crate::wire::{Secret, SecretError};
-use outcome::STOPPED_EARLY;
-use ranks::Ranks;
+use pressure::AFTER_TERM;
 use rustix::process::Signal;
-use signals::{Inbox, Received};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,34 +36,22 @@ use std::time::{Duration, Instant};
 pub const MAX_LOCAL_RANKS: usize = 1024;
 
 /// Time for ranks to report their own view after another has failed.
-const GRACE: Duration = Duration::from_secs(1);
-/// Time from SIGTERM to SIGKILL.
-const AFTER_TERM: Duration = Duration::from_secs(2);
-/// How much later ranks get a Ctrl-C that the terminal seems to have sent to them too.
-const AFTER_TERMINAL: Duration = Duration::from_secs(1);
-/// Time for ranks to end after a second Ctrl-C.
-const AFTER_SECOND_INTERRUPT: Duration = Duration::from_secs(1);
-/// Time for ranks to end after a second SIGTERM.
-const AFTER_SECOND_TERM: Duration = Duration::from_secs(2);
-/// Pause between looks at the ranks without a signal.
-const HEARTBEAT: Duration = Duration::from_millis(500);
+pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// How much later a signal that ended a rank may arrive here. Ctrl-C goes to all processes, and on
 /// a busy machine a rank may have ended before this process gets it.
-const SAME_SIGNAL: Duration = Duration::from_millis(300);
+pub(super) const SAME_SIGNAL: Duration = Duration::from_millis(300);
 
 /// Pause between looks at the output when the ranks have ended.
 const OUTPUT_LOOK: Duration = Duration::from_millis(5);
 
 /// Open files per rank: the pipes of its two outputs, and the store's.
-const FILES_PER_RANK: usize = 2 + rendezvous::FILES_PER_RANK;
+pub(super) const FILES_PER_RANK: usize = 2 + rendezvous::FILES_PER_RANK;
 
 /// Threads of this process: the store's, the signal thread and the main thread.
-const OWN_THREADS: usize = 4;
+pub(super) const OWN_THREADS: usize = 4;
 /// Threads and processes per rank: itself, two readers of its outputs, and two of the store.
-const THREADS_PER_RANK: usize = 5;
-
-const THREADS: &str = "RAYON_NUM_THREADS";
+pub(super) const THREADS_PER_RANK: usize = 5;
 
 /// The reason why ranks could not be started.
 #[derive(thiserror::Error)]
@@ -243,7 +236,7 @@ impl LocalLauncher {
             Some(limit) => LaunchError::Threads(limit),
             None => LaunchError::Signals(error),
         })?;
-        let mut ranks = Ranks::new(self.direct);
+        let mut ranks = Ranks::new(0, self.direct);
         for rank in 0..self.nproc {
             let mut command = Command::new(&program);
             self.describe_world(&mut command, rank, server.address(), &text);
@@ -263,40 +256,24 @@ impl LocalLauncher {
             server,
             ranks,
             first_failed: None,
-            ending: None,
-            signal: None,
-            interrupts: 0,
-            terminated: false,
-            told: false,
+            pressure: Pressure::new(self.stop_grace),
         };
         Ok(watch.run(&inbox))
     }
 
     fn describe_world(&self, command: &mut Command, rank: usize, store: SocketAddr, secret: &str) {
-        let (rank, size) = (rank.to_string(), self.nproc.to_string());
         command.args(&self.args);
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
-        // Left over from another launch, these would contradict the variables set here.
-        let of_torchrun = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"];
-        let others = ["GROUP_RANK", "NODE_RANK", SECRET_FILE];
-        for name in others.into_iter().chain(of_torchrun) {
-            command.env_remove(name);
-        }
-        command
-            .env("RANK", &rank)
-            .env("LOCAL_RANK", &rank)
-            .env("WORLD_SIZE", &size)
-            .env("LOCAL_WORLD_SIZE", &size)
-            .env("MASTER_ADDR", store.ip().to_string())
-            .env("MASTER_PORT", store.port().to_string())
-            .env(SECRET, secret)
-            .env(LAUNCH, "local");
+        let place = Place {
+            rank,
+            size: self.nproc,
+            local_rank: rank,
+            local_size: self.nproc,
+        };
+        place.describe(command, store, secret);
+        command.env(LAUNCH, "local");
         let by_user = self.envs.iter().any(|(name, _)| name == THREADS);
-        if !by_user && std::env::var_os(THREADS).is_none() {
-            // The CPUs that this process may use, which can be fewer than the machine has.
-            let processors = std::thread::available_parallelism().map_or(1, usize::from);
-            command.env(THREADS, (processors / self.nproc).max(1).to_string());
-        }
+        share_processors(command, self.nproc, by_user);
     }
 }
 
@@ -307,56 +284,34 @@ struct Watch<'a> {
     ranks: Ranks,
     /// The rank whose failure was seen first.
     first_failed: Option<usize>,
-    /// Set once the run must end early.
-    ending: Option<Ending>,
-    /// The signal that ended the run, if it came before any failure.
-    signal: Option<i32>,
-    /// Number of SIGINTs so far.
-    interrupts: usize,
-    /// Whether SIGTERM has come.
-    terminated: bool,
-    /// Whether a signal has requested an end or an early stop.
-    told: bool,
-}
-
-/// How to end the remaining ranks.
-struct Ending {
-    /// When to ask them to end, and with which signal; once.
-    ask: Option<(Instant, Signal)>,
-    /// When to kill them, if there is a limit.
-    kill: Option<Instant>,
+    pressure: Pressure,
 }
 
 impl Watch<'_> {
     fn run(mut self, inbox: &Inbox) -> LaunchOutcome {
         while self.reap(inbox) {
-            self.heed(&inbox.receive(self.next_look()));
-            self.press();
+            self.heed(&inbox.receive(self.pressure.next_look()));
+            self.pressure.press(&mut self.ranks);
         }
         self.finish_output(inbox);
-        self.told |= inbox.has_more();
+        self.pressure.told |= inbox.has_more();
         self.outcome()
     }
 
     fn heed(&mut self, received: &Received) {
-        self.told |= received.asks_to_stop();
-        match *received {
-            Received::Nothing => {}
-            Received::Interrupt { by_terminal } => self.interrupt(by_terminal),
-            Received::Terminate => self.terminate(),
-            Received::Other(signal) => self.ranks.signal(signal),
-        }
+        let failed = self.first_failed.is_some();
+        self.pressure.heed(received, &self.ranks, failed);
     }
 
     /// Waits for output that ranks wrote before they ended, until a signal requests an end.
     fn finish_output(&mut self, inbox: &Inbox) {
         let mut output = self.ranks.last_output();
-        let told = self.signal.is_some() || self.terminated;
+        let told = self.pressure.asked_to_end();
         let limit = told.then(|| deadline::after(AFTER_TERM));
         while !output.is_through() {
             let over = limit.is_some_and(|limit| limit <= Instant::now());
             let received = inbox.receive(OUTPUT_LOOK);
-            self.told |= received.asks_to_stop();
+            self.pressure.told |= received.asks_to_stop();
             if over || matches!(received, Received::Interrupt { .. } | Received::Terminate) {
                 return output
                     .give_up("the launcher was asked to stop before all of it was written");
@@ -372,7 +327,7 @@ impl Watch<'_> {
                     self.hear(inbox);
                 }
                 self.server.report_failure(rank, &format!("it {exit}"));
-                match (self.first_failed, self.signal) {
+                match (self.first_failed, self.pressure.signal) {
                     (None, None) => {
                         self.first_failed = Some(rank);
                         self.end_after_failure();
@@ -393,7 +348,7 @@ impl Watch<'_> {
     /// arrive here too: then no rank is to blame.
     fn hear(&mut self, inbox: &Inbox) {
         let limit = deadline::after(SAME_SIGNAL);
-        while self.ending.is_none() {
+        while !self.pressure.is_ending() {
             let left = limit.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -403,114 +358,25 @@ impl Watch<'_> {
     }
 
     fn end_after_failure(&mut self) {
-        let ask = deadline::after(self.launcher.grace);
-        self.end(Some((ask, Signal::TERM)), Some(ask + AFTER_TERM));
-    }
-
-    /// Handles Ctrl-C, which a terminal also sends to the ranks.
-    fn interrupt(&mut self, by_terminal: bool) {
-        let now = Instant::now();
-        self.interrupts += 1;
-        self.note_signal(Signal::INT);
-        match self.interrupts {
-            1 => {
-                // If the sender was not a terminal after all, the remaining ranks get the signal a
-                // little later.
-                let ask = match by_terminal {
-                    true => now + AFTER_TERMINAL,
-                    false => now,
-                };
-                let kill = self.launcher.stop_grace.map(deadline::after);
-                self.end(Some((ask, Signal::INT)), kill);
-            }
-            2 => {
-                let kill = Some(now + AFTER_SECOND_INTERRUPT);
-                self.end(Some((now, Signal::TERM)), kill);
-            }
-            _ => self.end(None, Some(now)),
-        }
-    }
-
-    fn terminate(&mut self) {
-        let now = Instant::now();
-        let kill = match self.terminated {
-            true => Some(now + AFTER_SECOND_TERM),
-            false => self.launcher.stop_grace.map(deadline::after),
-        };
-        self.terminated = true;
-        self.note_signal(Signal::TERM);
-        self.end(Some((now, Signal::TERM)), kill);
-    }
-
-    fn note_signal(&mut self, signal: Signal) {
-        if self.first_failed.is_none() {
-            self.signal = self.signal.or(Some(signal.as_raw()));
-        }
-    }
-
-    /// Ends the run. Earlier decisions can only become stricter.
-    fn end(&mut self, ask: Option<(Instant, Signal)>, kill: Option<Instant>) {
-        let before = self.ending.as_ref().and_then(|ending| ending.kill);
-        let kill = before.into_iter().chain(kill).min();
-        let ask = ask.or(self.ending.as_ref().and_then(|ending| ending.ask));
-        self.ending = Some(Ending { ask, kill });
-    }
-
-    /// Sends the signals that are due to the remaining ranks.
-    fn press(&mut self) {
-        let Some(ending) = &mut self.ending else {
-            return;
-        };
-        let now = Instant::now();
-        if let Some((_, signal)) = ending.ask.take_if(|(at, _)| *at <= now) {
-            self.ranks.hurry(signal);
-        }
-        if ending.kill.is_some_and(|kill| kill <= now) {
-            self.ranks.hurry(Signal::KILL);
-        }
-    }
-
-    fn next_look(&self) -> Duration {
-        let Some(ending) = &self.ending else {
-            return HEARTBEAT;
-        };
-        let ask = ending.ask.map(|(ask, _)| ask);
-        let Some(next) = ask.into_iter().chain(ending.kill).min() else {
-            return HEARTBEAT;
-        };
-        let left = next.saturating_duration_since(Instant::now());
-        left.clamp(Duration::from_millis(10), HEARTBEAT)
+        self.pressure.end_after_failure(self.launcher.grace);
     }
 
     fn outcome(self) -> LaunchOutcome {
         let exits = self.ranks.exits();
-        // The store knows better who failed first: a rank that fails because of another may end
-        // sooner than that one.
-        let in_store = self.server.first_fault();
-        let blamed = in_store.as_ref().and_then(|fault| fault.rank);
-        let first = self.first_failed.map(|seen| match blamed {
-            Some(rank) if self.ranks.was_hurried(rank) => rank,
-            Some(rank) if exits.get(rank).is_some_and(RankExit::is_failure) => rank,
-            _ => seen,
-        });
-        let failure = first.and_then(|rank| {
-            let own = self.server.abort_reason(rank);
-            // It did not end by itself, and others have reported why it should.
-            let held_up = own.is_none() && Some(rank) == blamed && self.ranks.was_hurried(rank);
-            let of_others = in_store.filter(|_| held_up).map(|fault| fault.reason);
-            Some(RankFailure {
-                rank,
-                exit: *exits.get(rank)?,
-                held_up,
-                reason: own.or(of_others),
-                last_words: self.ranks.last_words(rank),
+        let failure = self.first_failed.and_then(|seen| {
+            blame(&self.server, seen, |rank| {
+                Some(Ended {
+                    exit: *exits.get(rank)?,
+                    hurried: self.ranks.was_hurried(rank),
+                    last_words: self.ranks.last_words(rank),
+                })
             })
         });
         LaunchOutcome {
             exits,
             failure,
-            signal: self.signal,
-            told: self.told,
+            signal: self.pressure.signal,
+            told: self.pressure.told,
             unwritten: self.ranks.unwritten(),
         }
     }
@@ -524,7 +390,7 @@ impl RankExit {
     }
 
     /// Whether SIGINT or SIGTERM ended it, directly or in a program that catches them.
-    fn is_at_request(self) -> bool {
+    pub(super) fn is_at_request(self) -> bool {
         let requests = [Signal::INT, Signal::TERM].map(Signal::as_raw);
         match self {
             Self::Code(code) => requests.contains(&(code - 128)),

@@ -6,8 +6,10 @@ use std::sync::{Arc, OnceLock};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::signal_name;
 
+use crate::rendezvous::StoreServer;
+
 /// Exit code of a rank that stopped early with a checkpoint and wants to be restarted.
-pub(super) const STOPPED_EARLY: i32 = 75;
+pub(in crate::launch) const STOPPED_EARLY: i32 = 75;
 
 /// How one rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +35,25 @@ impl std::fmt::Display for RankExit {
 /// The rank that failed first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankFailure {
-    pub(super) rank: usize,
-    pub(super) exit: RankExit,
-    pub(super) held_up: bool,
-    pub(super) reason: Option<String>,
-    pub(super) last_words: Vec<String>,
+    pub(in crate::launch) rank: usize,
+    pub(in crate::launch) exit: RankExit,
+    pub(in crate::launch) held_up: bool,
+    pub(in crate::launch) reason: Option<String>,
+    pub(in crate::launch) last_words: Vec<String>,
 }
 
 impl RankFailure {
+    /// The failure of the only rank.
+    pub(in crate::launch) fn of(rank: usize, ended: Ended) -> Self {
+        Self {
+            rank,
+            exit: ended.exit,
+            held_up: false,
+            reason: None,
+            last_words: ended.last_words,
+        }
+    }
+
     /// The rank.
     pub fn rank(&self) -> usize {
         self.rank
@@ -70,6 +83,14 @@ impl RankFailure {
         self.reason.as_deref()
     }
 
+    /// Exit code for the launcher: the rank's, or 1 if a signal ended it or it held the others up.
+    pub(in crate::launch) fn exit_code(&self) -> u8 {
+        match self.exit {
+            RankExit::Code(code) if !self.held_up => u8::try_from(code).unwrap_or(1),
+            _ => 1,
+        }
+    }
+
     /// The last lines of its standard error; empty if that went straight to the terminal.
     pub fn last_words(&self) -> &[String] {
         &self.last_words
@@ -88,6 +109,49 @@ impl std::fmt::Display for RankFailure {
             None => Ok(()),
         }
     }
+}
+
+/// An ended rank.
+#[derive(Clone, Debug)]
+pub(in crate::launch) struct Ended {
+    pub exit: RankExit,
+    /// Whether it was asked to end before it did.
+    pub hurried: bool,
+    pub last_words: Vec<String>,
+}
+
+/// The rank that caused a failure. `seen` is the one whose failure was seen first; `ended` finds
+/// the end of a rank, if known.
+pub(in crate::launch) fn blame(
+    store: &StoreServer,
+    seen: usize,
+    ended: impl Fn(usize) -> Option<Ended>,
+) -> Option<RankFailure> {
+    // The store knows better who failed first: a rank that fails because of another may end sooner
+    // than that one.
+    let in_store = store.first_fault();
+    let blamed = in_store.as_ref().and_then(|fault| fault.rank);
+    let is_to_blame = |rank: usize| {
+        let found = ended(rank);
+        found.is_some_and(|ended| ended.hurried || ended.exit.is_failure())
+    };
+    let rank = blamed.filter(|rank| is_to_blame(*rank)).unwrap_or(seen);
+    let Ended {
+        exit,
+        hurried,
+        last_words,
+    } = ended(rank)?;
+    let own = store.abort_reason(rank);
+    // It did not end by itself, and others have reported why it should.
+    let held_up = own.is_none() && Some(rank) == blamed && hurried;
+    let of_others = in_store.filter(|_| held_up).map(|fault| fault.reason);
+    Some(RankFailure {
+        rank,
+        exit,
+        held_up,
+        reason: own.or(of_others),
+        last_words,
+    })
 }
 
 /// How all ranks ended.
@@ -146,10 +210,7 @@ impl LaunchOutcome {
     /// | 130, 143 | Ctrl-C, SIGTERM, unless all ranks ended properly |
     pub fn exit_code(&self) -> u8 {
         if let Some(failure) = &self.failure {
-            return match failure.exit {
-                RankExit::Code(code) if !failure.held_up => u8::try_from(code).unwrap_or(1),
-                _ => 1,
-            };
+            return failure.exit_code();
         }
         if self.exits.iter().any(RankExit::is_failure) {
             return match self.signal {

@@ -30,12 +30,12 @@ const MAX_REMEMBERED: usize = 1 << 10;
 
 /// The last lines of a rank's standard error.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LastWords {
+pub(in crate::launch) struct LastWords {
     lines: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl LastWords {
-    pub(super) fn get(&self) -> Vec<String> {
+    pub(in crate::launch) fn get(&self) -> Vec<String> {
         let lines = self.lines.lock();
         lines.iter().cloned().collect()
     }
@@ -52,7 +52,7 @@ impl LastWords {
 
 /// Progress of a stream, for a thread that waits for its end.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(in crate::launch) struct Progress {
     bytes: AtomicU64,
     delivering: AtomicBool,
 }
@@ -77,13 +77,13 @@ impl Progress {
 }
 
 /// A thread that passes a stream on.
-pub(super) struct Reader {
-    pub(super) thread: JoinHandle<()>,
-    pub(super) progress: Arc<Progress>,
+pub(in crate::launch) struct Reader {
+    pub(in crate::launch) thread: JoinHandle<()>,
+    pub(in crate::launch) progress: Arc<Progress>,
 }
 
 /// Output in flight after its ranks have ended.
-pub(super) struct LastOutput<'a> {
+pub(in crate::launch) struct LastOutput<'a> {
     readers: &'a [Reader],
     unwritten: &'a OnceLock<io::Error>,
     /// Progress of each reader when the ranks ended.
@@ -94,7 +94,7 @@ pub(super) struct LastOutput<'a> {
 
 impl<'a> LastOutput<'a> {
     /// Output that `readers` have not passed on, of ranks that have all ended.
-    pub(super) fn of(readers: &'a [Reader], unwritten: &'a OnceLock<io::Error>) -> Self {
+    pub(in crate::launch) fn of(readers: &'a [Reader], unwritten: &'a OnceLock<io::Error>) -> Self {
         let bytes = |reader: &Reader| reader.progress.bytes();
         Self {
             readers,
@@ -106,7 +106,7 @@ impl<'a> LastOutput<'a> {
 
     /// Whether all of it was passed on, or nobody has read any of it for [`UNREAD`]. Output that
     /// other processes write, or could write, into the pipes of ranks is not waited for.
-    pub(super) fn is_through(&mut self) -> bool {
+    pub(in crate::launch) fn is_through(&mut self) -> bool {
         let (mut none, mut sum, mut delivering) = (true, 0, false);
         for (progress, passed) in self.pending() {
             none = false;
@@ -137,7 +137,7 @@ impl<'a> LastOutput<'a> {
     }
 
     /// Drops the rest, for this `reason`.
-    pub(super) fn give_up(&self, reason: &str) {
+    pub(in crate::launch) fn give_up(&self, reason: &str) {
         if self.pending().any(|(progress, _)| progress.is_delivering()) {
             let _ = self.unwritten.set(io::Error::other(reason));
         }
@@ -146,7 +146,7 @@ impl<'a> LastOutput<'a> {
 
 /// Copies the lines of `from` to `to` with `prefix` before each, until `from` ends. Returns the
 /// first write error. Lines that cannot be written are dropped, so that they do not block the rank.
-pub(super) fn pass_on(
+pub(in crate::launch) fn pass_on(
     mut from: impl Read,
     mut to: impl Write,
     prefix: &str,

@@ -10,9 +10,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, OnceLock};
 
 #[derive(Default)]
-pub(super) struct Ranks {
+pub(in crate::launch) struct Ranks {
     /// Whether rank 0 writes to this process's standard output itself.
     direct: bool,
+    /// Number in the world of the first of these ranks.
+    first: usize,
     list: Vec<Rank>,
     readers: Vec<Reader>,
     /// The error if a line of a rank did not reach standard output.
@@ -29,9 +31,11 @@ struct Rank {
 }
 
 impl Ranks {
-    pub(super) fn new(direct: bool) -> Self {
+    /// Makes an empty list, whose first rank has the number `first` in the world.
+    pub(in crate::launch) fn new(first: usize, direct: bool) -> Self {
         Self {
             direct,
+            first,
             list: Vec::new(),
             readers: Vec::new(),
             unwritten: Arc::default(),
@@ -39,8 +43,8 @@ impl Ranks {
     }
 
     /// Starts the next rank.
-    pub(super) fn spawn(&mut self, mut command: Command) -> std::io::Result<()> {
-        let rank = self.list.len();
+    pub(in crate::launch) fn spawn(&mut self, mut command: Command) -> std::io::Result<()> {
+        let rank = self.first + self.list.len();
         // Rank 0 draws progress bars, which need the terminal itself.
         let direct = |direct: bool| match rank == 0 && direct {
             true => Stdio::inherit(),
@@ -100,7 +104,7 @@ impl Ranks {
     }
 
     /// Ranks that have ended since the last call.
-    pub(super) fn reap(&mut self) -> Vec<(usize, RankExit)> {
+    pub(in crate::launch) fn reap(&mut self) -> Vec<(usize, RankExit)> {
         let mut ended = Vec::new();
         for (rank, process) in self.list.iter_mut().enumerate() {
             if process.exit.is_none()
@@ -114,19 +118,19 @@ impl Ranks {
         ended
     }
 
-    pub(super) fn any_left(&self) -> bool {
+    pub(in crate::launch) fn any_left(&self) -> bool {
         self.list.iter().any(|rank| rank.exit.is_none())
     }
 
     /// Sends a signal to all running ranks.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(in crate::launch) fn signal(&self, signal: Signal) {
         for rank in self.list.iter().filter(|rank| rank.exit.is_none()) {
             let _ = kill_process(Pid::from_child(&rank.child), signal);
         }
     }
 
     /// Sends a signal that should end them to all running ranks.
-    pub(super) fn hurry(&mut self, signal: Signal) {
+    pub(in crate::launch) fn hurry(&mut self, signal: Signal) {
         self.signal(signal);
         for rank in &mut self.list {
             rank.hurried |= rank.exit.is_none();
@@ -134,28 +138,28 @@ impl Ranks {
     }
 
     /// Whether a rank was asked to end before it did.
-    pub(super) fn was_hurried(&self, rank: usize) -> bool {
+    pub(in crate::launch) fn was_hurried(&self, rank: usize) -> bool {
         self.list.get(rank).is_some_and(|rank| rank.hurried)
     }
 
     /// Returns the exits of the ranks that have ended.
-    pub(super) fn exits(&self) -> Vec<RankExit> {
+    pub(in crate::launch) fn exits(&self) -> Vec<RankExit> {
         self.list.iter().filter_map(|rank| rank.exit).collect()
     }
 
     /// The last lines of a rank's standard error.
-    pub(super) fn last_words(&self, rank: usize) -> Vec<String> {
+    pub(in crate::launch) fn last_words(&self, rank: usize) -> Vec<String> {
         let rank = self.list.get(rank);
         rank.map(|rank| rank.last_words.get()).unwrap_or_default()
     }
 
     /// The error if a line of a rank's standard output did not reach that of this process.
-    pub(super) fn unwritten(&self) -> Arc<OnceLock<io::Error>> {
+    pub(in crate::launch) fn unwritten(&self) -> Arc<OnceLock<io::Error>> {
         self.unwritten.clone()
     }
 
     /// Output of ended ranks that has not been passed on yet.
-    pub(super) fn last_output(&self) -> LastOutput<'_> {
+    pub(in crate::launch) fn last_output(&self) -> LastOutput<'_> {
         LastOutput::of(&self.readers, &self.unwritten)
     }
 }

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Receives signals for as long as it exists.
-pub(super) struct Inbox {
+pub(in crate::launch) struct Inbox {
     queue: Receiver<i32>,
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -20,7 +20,7 @@ pub(super) struct Inbox {
 }
 
 /// A received signal.
-pub(super) enum Received {
+pub(in crate::launch) enum Received {
     /// No signal, but a rank may have ended.
     Nothing,
     /// SIGINT. From a terminal it probably went to the ranks too.
@@ -33,13 +33,13 @@ pub(super) enum Received {
 
 impl Received {
     /// Whether it requests an end or an early stop.
-    pub(super) fn asks_to_stop(&self) -> bool {
+    pub(in crate::launch) fn asks_to_stop(&self) -> bool {
         !matches!(self, Self::Nothing)
     }
 }
 
 impl Inbox {
-    pub(super) fn open() -> std::io::Result<Self> {
+    pub(in crate::launch) fn open() -> std::io::Result<Self> {
         let idle = default_when_idle()?;
         let mut signals = Signals::new([SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGXCPU])?;
         let handle = signals.handle();
@@ -62,7 +62,7 @@ impl Inbox {
     }
 
     /// Waits for a signal, at most `limit`.
-    pub(super) fn receive(&self, limit: Duration) -> Received {
+    pub(in crate::launch) fn receive(&self, limit: Duration) -> Received {
         match self.queue.recv_timeout(limit) {
             Ok(SIGINT) => Received::Interrupt {
                 by_terminal: in_foreground(),
@@ -75,7 +75,7 @@ impl Inbox {
     }
 
     /// Whether signals are queued, except those about ranks that ended.
-    pub(super) fn has_more(&self) -> bool {
+    pub(in crate::launch) fn has_more(&self) -> bool {
         self.queue.try_iter().any(|signal| signal != SIGCHLD)
     }
 }

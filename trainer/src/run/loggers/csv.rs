@@ -48,7 +48,7 @@ impl Logger for Tables {
         match metric {
             Metric::Train(line) => self.train.append(&train_cells(line)),
             Metric::Eval(line) => self.eval.append(&eval_cells(line)),
-            Metric::Ranks(_) | Metric::Resume(_) => Ok(()),
+            Metric::Ranks(_) | Metric::Resume(_) | Metric::World(_) => Ok(()),
         }
     }
 }

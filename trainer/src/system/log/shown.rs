@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use burn_dist::world::{Launch, World};
+use burn_dist::world::World;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -29,7 +29,7 @@ pub(crate) fn show(world: &World) {
     }
     let filter = EnvFilter::builder().parse_lossy(by_user.unwrap_or(directives));
     // The own launcher names the rank in front of each line.
-    let named = !world.is_main() && world.launch() != Launch::Local;
+    let named = !world.is_main() && !world.is_of_own_launcher();
     let style = Style {
         rank: named.then(|| world.rank()),
     };

@@ -1,0 +1,545 @@
+//! Decisions of the leading agent: who is in the group, when ranks start, stop and start again.
+//!
+//! A state machine without clock, threads or connections. The agent tells it events and carries
+//! out its orders.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::message::{How, Peer, Report};
+use crate::launch::local::{RankExit, STOPPED_EARLY};
+
+/// Agents beyond the largest world that may wait for a place.
+const MAX_WAITING: usize = 64;
+/// Exit code of a run that failed.
+const FAILED: u8 = 1;
+/// Exit code of wrong arguments, which a restart does not cure.
+const USAGE: u8 = 2;
+/// Time for agents to report the end of their ranks, beyond the time that the ranks have.
+const REPORTING: Duration = Duration::from_secs(10);
+/// Time between the ends of ranks that stop by themselves.
+const TOGETHER: Duration = Duration::from_secs(60);
+
+/// Whether a number of ranks can train: the ranks of the first generation (0: this is the first),
+/// and the number.
+pub(super) type Usable = Arc<dyn Fn(usize, usize) -> bool + Send + Sync>;
+
+/// The options of a group.
+#[derive(Clone)]
+pub(super) struct Rules {
+    /// Fewest agents of a generation.
+    pub min: usize,
+    /// Most agents of a generation.
+    pub max: usize,
+    /// How long the first generation waits for more agents after the last one came.
+    pub join_wait: Duration,
+    /// How long an agent that comes later waits until the ranks restart with it.
+    pub join_after: Duration,
+    /// How long too few agents wait for more.
+    pub join_timeout: Duration,
+    /// Most restarts after failures.
+    pub max_restarts: u32,
+    pub usable: Usable,
+}
+
+/// An agent of the group.
+#[derive(Clone, Debug)]
+struct Member {
+    peer: Peer,
+    since: Instant,
+    /// Whether its ranks are of the current generation.
+    active: bool,
+    report: Option<Report>,
+    /// Whether its connection ended after it reported.
+    gone: bool,
+}
+
+impl Member {
+    fn new(peer: Peer, now: Instant) -> Self {
+        Self {
+            peer,
+            since: now,
+            active: false,
+            report: None,
+            gone: false,
+        }
+    }
+
+    /// Whether it leaves the group after this generation.
+    fn leaves(&self) -> bool {
+        self.gone || self.report.as_ref().is_some_and(|report| report.leaves)
+    }
+}
+
+/// Why the ranks of a generation end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The leader told them to.
+    Order(How),
+    /// They finished, or stopped by themselves.
+    Own,
+}
+
+/// The state of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Waits for agents, since the first and since the last change.
+    Gathering {
+        begin: Instant,
+        quiet: Instant,
+        reason: String,
+    },
+    /// Ranks run.
+    Running,
+    /// Ranks are asked to end; agents that do not report until `by` are gone.
+    Stopping {
+        cause: Cause,
+        reason: String,
+        by: Instant,
+    },
+    /// The run has ended.
+    Over,
+}
+
+/// An order to the agents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Start the ranks of these agents.
+    Start {
+        generation: u32,
+        peers: Vec<Peer>,
+        reason: String,
+    },
+    /// End all ranks of the generation.
+    Stop(How),
+    /// End with this exit code.
+    End { code: u8, reason: String },
+    /// Only the leader ends, with this exit code. The others go on without it.
+    Leave { code: u8, reason: String },
+    /// Tell the user.
+    Say(String),
+}
+
+/// The failure of a rank, once all have ended.
+#[derive(Clone, Debug)]
+pub(super) struct Verdict {
+    /// The rank and its end, in words.
+    pub words: String,
+    /// Exit code for the launcher.
+    pub code: u8,
+    /// The error of the rank, if it ended by itself: the same again makes a restart useless.
+    pub said: Option<String>,
+}
+
+/// Counts that outlive a leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// The last generation, 0 if none was started.
+    pub generation: u32,
+    /// Restarts after failures so far.
+    pub restarts: u32,
+    /// Ranks of the first generation.
+    pub first_ranks: usize,
+}
+
+/// A group of agents, as its leader sees it.
+pub(super) struct Group {
+    rules: Rules,
+    counts: Counts,
+    /// In the order of ranks. The first is the leader.
+    members: Vec<Member>,
+    /// Agents of the last generation that may still come.
+    expected: Vec<u64>,
+    phase: Phase,
+    said_before: Option<String>,
+    told_waiting: Option<(usize, usize)>,
+}
+
+impl Group {
+    /// A group of its leader alone. `expected` are agents of the last generation that may join.
+    pub(super) fn new(
+        rules: Rules,
+        leader: Peer,
+        (counts, expected): (Counts, Vec<u64>),
+        reason: String,
+        now: Instant,
+    ) -> Self {
+        Self {
+            rules,
+            counts,
+            members: vec![Member::new(leader, now)],
+            expected,
+            phase: Phase::Gathering {
+                begin: now,
+                quiet: now,
+                reason,
+            },
+            said_before: None,
+            told_waiting: None,
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Whether ranks run or end.
+    pub(super) fn has_ranks(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Stopping { .. })
+    }
+
+    /// Agents of the last generation that may still come.
+    pub(super) fn expected(&self) -> &[u64] {
+        &self.expected
+    }
+
+    /// Takes in an agent. Returns whether there is room.
+    pub(super) fn join(&mut self, peer: Peer, now: Instant) -> bool {
+        self.expected.retain(|agent| *agent != peer.agent);
+        let most = self.rules.max + MAX_WAITING;
+        if self.members.len() >= most || self.position(peer.agent).is_some() {
+            return false;
+        }
+        self.members.push(Member::new(peer, now));
+        if let Phase::Gathering { quiet, .. } = &mut self.phase {
+            *quiet = now;
+        }
+        true
+    }
+
+    /// An agent of the last generation will not come.
+    pub(super) fn do_not_expect(&mut self, agent: u64) {
+        self.expected.retain(|other| *other != agent);
+    }
+
+    /// Removes an agent whose connection has ended.
+    pub(super) fn lose(&mut self, agent: u64, why: &str, now: Instant) -> Vec<Order> {
+        let Some(at) = self.position(agent) else {
+            return Vec::new();
+        };
+        let has_ranks = self.has_ranks();
+        let Some(member) = self.members.get_mut(at) else {
+            return Vec::new();
+        };
+        // An agent that has reported and closes its connection leaves in order.
+        if member.active && has_ranks && member.report.is_some() {
+            member.gone = true;
+            return Vec::new();
+        }
+        let lost = self.members.remove(at);
+        if !lost.active || !has_ranks {
+            return Vec::new();
+        }
+        let reason = format!("node {} is gone ({why})", lost.peer.host);
+        let mut orders = vec![Order::Say(reason.clone())];
+        match &mut self.phase {
+            // The failure of a rank explains less than the loss of its node.
+            Phase::Stopping {
+                cause: cause @ Cause::Order(_),
+                reason: why,
+                ..
+            } => (*cause, *why) = (Cause::Order(How::Lost), reason),
+            Phase::Running | Phase::Stopping { .. } => {
+                orders.push(self.stop(How::Lost, reason, now));
+            }
+            Phase::Gathering { .. } | Phase::Over => {}
+        }
+        orders
+    }
+
+    /// A rank of `agent` has failed.
+    pub(super) fn fail(&mut self, agent: u64, words: String, now: Instant) -> Vec<Order> {
+        if self.phase != Phase::Running || !self.is_active(agent) {
+            return Vec::new();
+        }
+        vec![self.stop(How::Failure, words, now)]
+    }
+
+    /// All ranks of `agent` have ended.
+    pub(super) fn report(&mut self, agent: u64, report: Report, now: Instant) {
+        let Some(at) = self.position(agent) else {
+            return;
+        };
+        if let Some(member) = self.members.get_mut(at).filter(|member| member.active) {
+            member.report = Some(report);
+        }
+        // Ranks that pause or finish do so together. One that does not is stuck.
+        if self.phase == Phase::Running {
+            self.phase = Phase::Stopping {
+                cause: Cause::Own,
+                reason: "the ranks stopped".to_owned(),
+                by: now + TOGETHER,
+            };
+        }
+    }
+
+    /// Whether all ranks of the generation have ended.
+    pub(super) fn has_stopped(&self) -> bool {
+        let stopped = |member: &Member| !member.active || member.report.is_some();
+        self.has_ranks() && self.members.iter().all(stopped)
+    }
+
+    /// The reports of the generation by agent, in the order of ranks.
+    pub(super) fn reports(&self) -> impl Iterator<Item = (u64, &Report)> {
+        let active = self.members.iter().filter(|member| member.active);
+        active.filter_map(|member| Some((member.peer.agent, member.report.as_ref()?)))
+    }
+
+    /// Decides how it goes on after all ranks have ended. `verdict` is the failure, if a rank
+    /// failed; it does not count if a node was lost.
+    pub(super) fn conclude(&mut self, verdict: Option<Verdict>, now: Instant) -> Vec<Order> {
+        let Phase::Stopping { cause, reason, .. } = &self.phase else {
+            return Vec::new();
+        };
+        let (cause, reason) = (*cause, reason.clone());
+        let exits: Vec<RankExit> = self
+            .reports()
+            .flat_map(|(_, report)| report.ranks.iter().map(|rank| rank.exit.into()))
+            .collect();
+        let left = self.members.iter().filter(|member| member.leaves());
+        let left: Vec<String> = left.map(host).collect();
+        let leader_leaves = self.members.first().is_some_and(Member::leaves);
+        self.members.retain(|member| !member.leaves());
+        for member in &mut self.members {
+            (member.active, member.report) = (false, None);
+        }
+        let is_done = !exits.is_empty() && exits.iter().all(|exit| *exit == RankExit::Code(0));
+        if is_done {
+            return self.end(0, "all ranks finished".to_owned());
+        }
+        let counts = !leader_leaves && cause != Cause::Order(How::Lost);
+        if let Some(verdict) = verdict.filter(|_| counts) {
+            return self.after_failure(verdict, now);
+        }
+        let reason = match &*left {
+            [] => reason,
+            [host] => format!("node {host} left"),
+            hosts => format!("nodes {} left", hosts.join(", ")),
+        };
+        if leader_leaves {
+            self.phase = Phase::Over;
+            let code = code_of(&exits);
+            return vec![Order::Leave { code, reason }];
+        }
+        let has_paused = exits.contains(&RankExit::Code(STOPPED_EARLY));
+        if has_paused && cause == Cause::Own && left.is_empty() {
+            let words = "the ranks stopped early, with a checkpoint".to_owned();
+            return self.end(STOPPED_EARLY as u8, words);
+        }
+        self.gather(reason, now);
+        Vec::new()
+    }
+
+    fn after_failure(&mut self, verdict: Verdict, now: Instant) -> Vec<Order> {
+        let Verdict { words, code, said } = verdict;
+        let again = said.is_some() && said == self.said_before;
+        self.said_before = said;
+        let most = self.rules.max_restarts;
+        if code == USAGE || self.counts.restarts >= most {
+            return self.end(code, words);
+        }
+        if again {
+            let reason = format!("{words}; the same error again, so the ranks are not restarted");
+            return self.end(code, reason);
+        }
+        self.counts.restarts += 1;
+        let restart = self.counts.restarts;
+        self.gather(words.clone(), now);
+        vec![Order::Say(format!(
+            "{words}; restarting all ranks, restart {restart} of {most}"
+        ))]
+    }
+
+    /// Does what is due.
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<Order> {
+        match &self.phase {
+            Phase::Gathering {
+                begin,
+                quiet,
+                reason,
+            } => {
+                let (begin, quiet, reason) = (*begin, *quiet, reason.clone());
+                self.decide(begin, quiet, &reason, now)
+            }
+            Phase::Running => self.grow(now),
+            Phase::Stopping {
+                cause: Cause::Own,
+                by,
+                ..
+            } if *by <= now => {
+                let reason = "some ranks stopped, others did not".to_owned();
+                vec![self.stop(How::Lost, reason, now)]
+            }
+            Phase::Stopping { by, .. } if *by <= now => {
+                let silent = |member: &&Member| member.active && member.report.is_none();
+                let late = self.members.iter().skip(1).filter(silent);
+                let late: Vec<u64> = late.map(|member| member.peer.agent).collect();
+                let lose = |agent| self.lose(agent, "it did not report the end of its ranks", now);
+                late.into_iter().flat_map(lose).collect()
+            }
+            Phase::Stopping { .. } | Phase::Over => Vec::new(),
+        }
+    }
+
+    /// Starts a generation if enough agents are there and no more are awaited.
+    fn decide(&mut self, begin: Instant, quiet: Instant, reason: &str, now: Instant) -> Vec<Order> {
+        let Rules { min, max, .. } = self.rules;
+        let count = self.members.len().min(max);
+        let elapsed = |since| now.saturating_duration_since(since);
+        let is_first = self.counts.generation == 0;
+        let awaits_more = match is_first {
+            true => elapsed(quiet) < self.rules.join_wait,
+            false => !self.expected.is_empty() && elapsed(begin) < self.rules.join_wait,
+        };
+        if count >= min && (count == max || !awaits_more) {
+            return self.start(count, reason);
+        }
+        if count < min && elapsed(quiet.max(begin)) >= self.rules.join_timeout {
+            let waited = self.rules.join_timeout.as_secs();
+            let words = format!("only {count} of at least {min} nodes came within {waited} s");
+            return self.end(FAILED, words);
+        }
+        if self.told_waiting != Some((self.members.len(), min)) {
+            self.told_waiting = Some((self.members.len(), min));
+            let nodes = match (min, max) {
+                (min, max) if min == max => format!("{min}"),
+                (min, max) => format!("at least {min}, at most {max}"),
+            };
+            let words = format!("waiting for nodes: {count} of {nodes}");
+            return vec![Order::Say(words)];
+        }
+        Vec::new()
+    }
+
+    /// Starts the ranks of as many of the first `count` agents as can train together.
+    fn start(&mut self, count: usize, reason: &str) -> Vec<Order> {
+        let ranks = self.ranks_of(count);
+        let mut counts = (self.rules.min..=count).rev();
+        let Some(taken) = counts.find(|count| self.is_usable(*count)) else {
+            let words = format!(
+                "{ranks} ranks cannot share the global batch, nor can those of fewer nodes. Choose \
+                 a batch size that the possible numbers of ranks divide"
+            );
+            return self.end(USAGE, words);
+        };
+        if self.counts.first_ranks == 0 {
+            self.counts.first_ranks = self.ranks_of(taken);
+        }
+        self.counts.generation += 1;
+        for (at, member) in self.members.iter_mut().enumerate() {
+            (member.active, member.report) = (at < taken, None);
+        }
+        let peers = self.members.iter().take(taken);
+        let peers: Vec<Peer> = peers.map(|member| member.peer.clone()).collect();
+        self.phase = Phase::Running;
+        self.told_waiting = None;
+        self.expected.clear();
+        let mut orders = Vec::new();
+        if taken < count {
+            orders.push(Order::Say(format!(
+                "using {taken} of {count} nodes: {ranks} ranks cannot share the global batch"
+            )));
+        }
+        orders.push(Order::Start {
+            generation: self.counts.generation,
+            peers,
+            reason: reason.to_owned(),
+        });
+        orders
+    }
+
+    /// Stops the ranks to take in agents that have waited long enough.
+    fn grow(&mut self, now: Instant) -> Vec<Order> {
+        let active = self.members.iter().filter(|member| member.active).count();
+        let count = self.members.len().min(self.rules.max);
+        let is_due = |member: &&Member| {
+            !member.active && now.saturating_duration_since(member.since) >= self.rules.join_after
+        };
+        let due: Vec<String> = self.members.iter().filter(is_due).map(host).collect();
+        // Members are in the order in which they came, so those of this generation are the first.
+        let mut larger = active + 1..=count;
+        if due.is_empty() || !larger.any(|count| self.is_usable(count)) {
+            return Vec::new();
+        }
+        let reason = format!("new node {}", due.join(", "));
+        let mut orders = vec![Order::Say(format!(
+            "{reason}; the ranks save and start again with more nodes"
+        ))];
+        orders.push(self.stop(How::Grow, reason, now));
+        orders
+    }
+
+    /// Ranks of the first `count` agents.
+    fn ranks_of(&self, count: usize) -> usize {
+        let members = self.members.iter().take(count);
+        members.map(|member| usize::from(member.peer.ranks)).sum()
+    }
+
+    fn is_usable(&self, count: usize) -> bool {
+        (self.rules.usable)(self.counts.first_ranks, self.ranks_of(count))
+    }
+
+    fn stop(&mut self, how: How, reason: String, now: Instant) -> Order {
+        self.phase = Phase::Stopping {
+            cause: Cause::Order(how),
+            reason,
+            by: now + time_to_end(how) + REPORTING,
+        };
+        Order::Stop(how)
+    }
+
+    fn gather(&mut self, reason: String, now: Instant) {
+        self.phase = Phase::Gathering {
+            begin: now,
+            quiet: now,
+            reason,
+        };
+    }
+
+    fn end(&mut self, code: u8, reason: String) -> Vec<Order> {
+        self.phase = Phase::Over;
+        vec![Order::End { code, reason }]
+    }
+
+    /// Whether an agent is in the group.
+    pub(super) fn has(&self, agent: u64) -> bool {
+        self.position(agent).is_some()
+    }
+
+    /// Whether the ranks of an agent are of the current generation.
+    pub(super) fn is_active(&self, agent: u64) -> bool {
+        let is_it = |member: &Member| member.peer.agent == agent && member.active;
+        self.has_ranks() && self.members.iter().any(is_it)
+    }
+
+    fn position(&self, agent: u64) -> Option<usize> {
+        let is_it = |member: &Member| member.peer.agent == agent;
+        self.members.iter().position(is_it)
+    }
+}
+
+fn host(member: &Member) -> String {
+    member.peer.host.clone()
+}
+
+/// Exit code of ranks that stopped with these exits.
+fn code_of(exits: &[RankExit]) -> u8 {
+    match exits.iter().any(RankExit::is_failure) {
+        true => FAILED,
+        false => STOPPED_EARLY as u8,
+    }
+}
+
+/// Time for ranks to end after SIGTERM.
+pub(super) fn time_to_end(how: How) -> Duration {
+    Duration::from_secs(match how {
+        How::Failure => 3,
+        How::Lost => 30,
+        // As long as a checkpoint may take.
+        How::Grow => 600,
+    })
+}
+
+#[cfg(test)]
+#[path = "group_tests.rs"]
+mod tests;

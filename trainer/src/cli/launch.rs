@@ -1,0 +1,158 @@
+//! `trainer launch`: trains on several nodes, with restarts and nodes that come and go.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use burn_dist::launch::{NodeLauncher, NodesError};
+use clap::Args;
+
+use super::check::check_program;
+use super::failure::Failure;
+use super::train::TrainArgs;
+use crate::config::Batching;
+use crate::run::resume::Resume;
+use crate::system::output::complain;
+
+/// Arguments of `trainer launch`.
+#[derive(Debug, Args)]
+pub struct LaunchArgs {
+    /// Uses N nodes, or from MIN to MAX.
+    #[arg(long, value_name = "N|MIN:MAX", default_value = "1", value_parser = Nodes::parse)]
+    nnodes: Nodes,
+    /// Starts N ranks on this node.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    nproc: u16,
+    /// Meets the other nodes at this address. The agent on HOST listens there.
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "standalone")]
+    rendezvous: Option<String>,
+    /// Uses only this node, without a rendezvous.
+    #[arg(long, conflicts_with_all = ["rendezvous", "nnodes"])]
+    standalone: bool,
+    /// Waits this long for more nodes, once MIN have come. Starts at once with MAX.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = seconds())]
+    join_wait: u32,
+    /// Takes in a node that comes later after this time: the ranks save and start again.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds())]
+    join_after: u32,
+    /// Gives up if fewer than MIN nodes have come after this time.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = seconds())]
+    join_timeout: u32,
+    /// Restarts all ranks after the failure of one, at most N times. The loss of a node does not
+    /// count.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    max_restarts: u16,
+    /// Trains with these arguments of `trainer train`. They need --run-dir.
+    #[arg(last = true, value_name = "ARGUMENTS")]
+    pub arguments: Vec<OsString>,
+}
+
+/// Numbers of nodes that may train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Nodes {
+    min: usize,
+    max: usize,
+}
+
+impl Nodes {
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || "use a number such as 4, or a range such as 2:4".to_owned();
+        let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
+        let (min, max) = match text.split_once(':') {
+            Some((min, max)) => (number(min)?, number(max)?),
+            None => (number(text)?, number(text)?),
+        };
+        match (1..=max).contains(&min) {
+            true => Ok(Self { min, max }),
+            false => Err(wrong()),
+        }
+    }
+}
+
+/// Seconds up to a week.
+fn seconds() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(0..=7 * 24 * 3600)
+}
+
+/// Takes part in a training on several nodes. `train` are its parsed arguments.
+pub fn run(args: &LaunchArgs, train: &TrainArgs) -> Result<i32, Failure> {
+    check(train)?;
+    let loaded = train.config.load()?;
+    check_program(&loaded.config)?;
+    let config = loaded.config.clone();
+    let usable = move |first: usize, ranks: usize| {
+        let (train, parallel) = (&config.train, &config.parallel);
+        match first {
+            0 => Batching::resolve(train, parallel, ranks).is_ok(),
+            _ => Batching::kept(train, parallel, (first, ranks)).is_ok(),
+        }
+    };
+    let mut launcher = NodeLauncher::new(args.nproc.into())
+        .args(&args.arguments)
+        .resume_args(["--resume", "auto"])
+        .join_wait(Duration::from_secs(args.join_wait.into()))
+        .join_after(Duration::from_secs(args.join_after.into()))
+        .join_timeout(Duration::from_secs(args.join_timeout.into()))
+        .max_restarts(args.max_restarts.into())
+        .usable(usable);
+    if let Some(rendezvous) = &args.rendezvous {
+        launcher = launcher.nodes(args.nnodes.min, args.nnodes.max, rendezvous);
+    }
+    let outcome = launcher.run(&mut |words| complain(words))?;
+    match outcome.exit_code() {
+        0 => {}
+        75 => complain(outcome.reason()),
+        _ => complain(&format!("error: {outcome}")),
+    }
+    Ok(outcome.exit_code().into())
+}
+
+/// Checks that ranks with these arguments can start again with other nodes.
+fn check(train: &TrainArgs) -> Result<(), Failure> {
+    let usage = |words: &str| Err(Failure::Usage(words.to_owned()));
+    if train.nproc.is_some() || train.max_restarts > 0 {
+        return usage("--nproc and --max-restarts of `trainer launch` go before the --");
+    }
+    if train.run_dir.is_none() {
+        return usage(
+            "`trainer launch` needs --run-dir after the --: ranks that start again resume from \
+             there",
+        );
+    }
+    if train.dry_run {
+        return usage("--dry-run starts no ranks: use it without `trainer launch`");
+    }
+    match train.resume {
+        Resume::Auto | Resume::Off => Ok(()),
+        Resume::Path(_) => usage(
+            "`trainer launch` resumes from the last good checkpoint of the run folder, so it needs \
+             --resume auto or off, not a path",
+        ),
+    }
+}
+
+impl From<NodesError> for Failure {
+    fn from(error: NodesError) -> Self {
+        match error {
+            NodesError::Launch(error) => error.into(),
+            NodesError::Address(_) | NodesError::Nodes { .. } | NodesError::NoRendezvous => {
+                Self::Usage(error.to_string())
+            }
+            error => Self::Nodes(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_nodes_are_read() {
+        let nodes = |min, max| Ok(Nodes { min, max });
+        assert_eq!(Nodes::parse("4"), nodes(4, 4));
+        assert_eq!(Nodes::parse("1:4"), nodes(1, 4));
+        for wrong in ["", "0", "0:2", "3:2", "1:", "-1", "a", "1:2:3"] {
+            assert!(Nodes::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}
