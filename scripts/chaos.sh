@@ -80,7 +80,7 @@ done
 agents=(0 0)
 start_agent() {
   ip netns exec "${spaces[$1]}" "$trainer" launch --nnodes 1:2 --nproc 2 --rendezvous 10.9.0.1:29500 \
-    --join-wait 1 --join-after 1 --max-restarts 1000 -- --run-dir "$folder/chaos" "${options[@]}" \
+    --join-wait 1 --join-after 1 --max-restarts 1000 -- --run-dir "$folder/chaos" --resume auto "${options[@]}" \
     >>"$folder/node-$1.txt" 2>&1 &
   agents[$1]=$!
 }
@@ -89,40 +89,54 @@ lines() { grep -c '"kind":"train"' "$folder/chaos/metrics.jsonl" 2>/dev/null || 
 numbers() {
   sed -n 's/.*"kind":"train",\("step":[^}]*"lr":[^,]*\),.*/\1/p; s/.*"kind":"eval",\(.*"samples":[0-9]*\),.*/\1/p' "$1/metrics.jsonl"
 }
-checksum() { sed -n 's/.*parameters .*checksum \([0-9a-f]*\)$/\1/p' "$@" | tail -n 1; }
-worlds() { grep -c '"kind":"world"' "$folder/chaos/metrics.jsonl" 2>/dev/null || echo 0; }
+checksum() { sed -n 's/^parameters .*checksum \([0-9a-f]*\)$/\1/p' "$1"; }
+# The last line that tells a change of the world.
+world() { grep '"kind":"world"' "$folder/chaos/metrics.jsonl" 2>/dev/null | tail -n 1 || true; }
 
 "$trainer" --nproc 1 --run-dir "$folder/whole" "${options[@]}" >"$folder/whole.txt" 2>&1 || { cat "$folder/whole.txt" >&2; exit 1; }
 expected=$(checksum "$folder/whole.txt")
 
-# Waits until the run has done more steps than before, at most a minute.
+# Waits until the run has done more steps than the $1 before an event, at most a minute. If another generation than $2 has
+# begun, notes the longest wait and the most steps that were done again. Ranks that were not of the generation change nothing.
 go_on() {
-  local before=$1 tries
+  local tries begin took now step
+  begin=$(date +%s%N)
   for ((tries = 0; tries < 600; tries++)); do
     running 0 || running 1 || return 0
-    [[ $(lines) -gt $before ]] && return 0
+    took=$((($(date +%s%N) - begin) / 100000000))
+    now=$(world)
+    if [[ $(lines) -gt $1 && $now != "$2" ]]; then
+      step=${now#*\"step\":} step=${step%%,*}
+      ((took <= slowest)) || slowest=$took
+      (($1 - step + 1 <= again)) || again=$(($1 - step + 1))
+      return 0
+    fi
+    [[ $took -lt 50 || $(lines) -le $(($1 + 50)) ]] || return 0
     sleep 0.1
   done
   fail "seed $seed: no step within 60 s after event $events ($event)"
 }
 
 one_run() {
-  local node ranks victim ended=0 begin=$SECONDS
+  local node ranks victim before generation ended=0 begin=$SECONDS
   RANDOM=$seed
-  events=0 ranks_killed=0 nodes_killed=0 event=start
+  events=0 ranks_killed=0 nodes_killed=0 slowest=0 again=0 event=start
   rm -rf "$folder/chaos" "$folder"/node-*.txt
   start_agent 0
   start_agent 1
-  go_on 0
+  go_on 0 ''
+  slowest=0
   while running 0 || running 1; do
     [[ $((SECONDS - begin)) -lt 900 ]] || fail "seed $seed: not done after 900 s"
     sleep "$((RANDOM % 3)).$((RANDOM % 10))"
     [[ $(lines) -lt $((steps - 20)) ]] || break
     node=$((RANDOM % 2))
-    before=$(lines)
+    generation=$(world)
     if ((RANDOM % 2)); then
       event="node $node killed"
       kill_node "$node"
+      before=$(lines)
+      wait "${agents[node]}" 2>/dev/null || true
       nodes_killed=$((nodes_killed + 1))
       sleep "$((1 + RANDOM % 2)).$((RANDOM % 10))"
       start_agent "$node"
@@ -133,10 +147,11 @@ one_run() {
       victim=${ranks[RANDOM % ${#ranks[@]}]}
       event="a rank of node $node killed"
       kill -KILL "$victim" 2>/dev/null || continue
+      before=$(lines)
       ranks_killed=$((ranks_killed + 1))
     fi
     events=$((events + 1))
-    go_on "$before"
+    go_on "$before" "$generation"
   done
   for node in 0 1; do
     for ((ended = 0; ended < 1200; ended++)); do running "$node" || break; sleep 0.1; done
@@ -144,12 +159,15 @@ one_run() {
     wait "${agents[node]}" || fail "seed $seed: the agent of node $node ended with $?"
   done
   local after
-  after=$(checksum "$folder"/node-*.txt)
+  # The run is complete; this reads its last checkpoint.
+  "$trainer" --nproc 1 --run-dir "$folder/chaos" --resume auto "${options[@]}" >"$folder/after.txt" 2>&1 || fail "$(cat "$folder/after.txt")"
+  after=$(checksum "$folder/after.txt")
   [[ -n $expected && $after == "$expected" ]] || fail "seed $seed: the parameters are $after, they should be $expected"
   diff <(numbers "$folder/whole") <(numbers "$folder/chaos") >&2 || fail "seed $seed: the numbers of the steps differ"
   [[ -z $(pids_of 0)$(pids_of 1) ]] || fail "seed $seed: processes are left"
-  printf 'seed %d: %d ranks and %d nodes killed, %d generations, %d s: all %d steps and the parameters %s as undisturbed\n' \
-    "$seed" "$ranks_killed" "$nodes_killed" "$(worlds)" $((SECONDS - begin)) "$steps" "$after"
+  printf 'seed %d: %d ranks and %d nodes killed, %d s, %d.%d s to go on and %d steps again at most: %s\n' \
+    "$seed" "$ranks_killed" "$nodes_killed" $((SECONDS - begin)) $((slowest / 10)) $((slowest % 10)) "$again" \
+    "parameters $after and all losses as undisturbed"
 }
 
 for ((seed = first; seed <= last; seed++)); do one_run; done
