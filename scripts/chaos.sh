@@ -118,7 +118,7 @@ go_on() {
 }
 
 one_run() {
-  local node ranks victim before generation ended=0 begin=$SECONDS
+  local node ranks victim before generation tries begin=$SECONDS
   RANDOM=$seed
   events=0 ranks_killed=0 nodes_killed=0 slowest=0 again=0 event=start
   rm -rf "$folder/chaos" "$folder"/node-*.txt
@@ -126,7 +126,7 @@ one_run() {
   start_agent 1
   go_on 0 ''
   slowest=0
-  while running 0 || running 1; do
+  while running 0 && running 1; do
     [[ $((SECONDS - begin)) -lt 900 ]] || fail "seed $seed: not done after 900 s"
     sleep "$((RANDOM % 3)).$((RANDOM % 10))"
     [[ $(lines) -lt $((steps - 20)) ]] || break
@@ -153,8 +153,15 @@ one_run() {
     events=$((events + 1))
     go_on "$before" "$generation"
   done
+  for ((tries = 0; tries < 1200; tries++)); do running 0 && running 1 || break; sleep 0.1; done
   for node in 0 1; do
-    for ((ended = 0; ended < 1200; ended++)); do running "$node" || break; sleep 0.1; done
+    for ((tries = 0; tries < 50; tries++)); do running "$node" || break; sleep 0.1; done
+    # An agent that returned after the end finds no group and waits for one.
+    if running "$node" && ! running $((1 - node)) && [[ $(pids_of "$node") == "${agents[node]}" ]]; then
+      kill_node "$node"
+      wait "${agents[node]}" 2>/dev/null || true
+      continue
+    fi
     ! running "$node" || fail "seed $seed: the agent of node $node did not end"
     wait "${agents[node]}" || fail "seed $seed: the agent of node $node ended with $?"
   done

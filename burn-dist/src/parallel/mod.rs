@@ -577,7 +577,12 @@ impl<M: Module> Parallel<M> {
 
     /// Fails on all ranks unless all say the same after the same number of micro-batches.
     fn agree(&self, what: &str) -> Result<(), ParallelError> {
-        let own = format!("{what} after {} micro-batches", self.micro_batches);
+        // Ranks may have different numbers of virtual ranks.
+        let done = match &self.shares {
+            Some(_) if self.micro_batches == self.micro_batches() => "all".to_owned(),
+            _ => self.micro_batches.to_string(),
+        };
+        let own = format!("{what} after {done} micro-batches");
         let all = self.group.gather_bytes(own.as_bytes())?;
         let Some(other) = all.iter().position(|said| *said != all[0]) else {
             return Ok(());

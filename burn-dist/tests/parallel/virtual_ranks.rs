@@ -355,6 +355,34 @@ fn discarded_steps_leave_no_trace() {
     assert_eq!(train(true), train(false));
 }
 
+/// Of three virtual ranks, one rank has two and the other one.
+#[test]
+fn ranks_that_discard_at_different_places_fail() {
+    let outcomes = on_ranks(2, TransportKind::Auto, |group| {
+        let options = ParallelOptions {
+            virtual_ranks: Some(3),
+            ..ParallelOptions::default()
+        };
+        let mut parallel =
+            Parallel::new(Net::new(1, 4), AdamWConfig::new(), options, &group).unwrap();
+        let begin = |parallel: &mut Parallel<Net>, passes: usize| {
+            for _ in 0..passes {
+                let loss = parallel.model().loss(batch(0, 0..4), true);
+                parallel.backward(loss).unwrap();
+            }
+        };
+        let passes = parallel.micro_batches();
+        begin(&mut parallel, passes);
+        parallel.discard().unwrap();
+        // This is all for one rank only.
+        begin(&mut parallel, 1);
+        parallel.discard().unwrap_err().to_string()
+    });
+    for error in outcomes {
+        assert!(error.contains("discard after all micro-batches"), "{error}");
+    }
+}
+
 #[test]
 fn what_has_no_order_is_refused() {
     let group = ProcessGroup::single();

@@ -347,7 +347,11 @@ impl Recorder {
         let (loss, weight) = match weighted {
             true => {
                 let weight: f64 = weights.iter().sum();
-                (loss / weight, Some(weight / count as f64))
+                let total = match count {
+                    1 => weight * self.group.size() as f64,
+                    _ => weight,
+                };
+                (loss / weight, Some(total))
             }
             false => (loss / count as f64, None),
         };
@@ -571,7 +575,7 @@ mod tests {
                 .collect();
             for rank in ranks {
                 let found = rank.join().unwrap();
-                assert_eq!(found, (vec![2.0, 0.5], Some(10.0 / 8.0), Some(8.0 / 2.0)));
+                assert_eq!(found, (vec![2.0, 0.5], Some(10.0 / 8.0), Some(8.0)));
             }
         });
     }
