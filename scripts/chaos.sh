@@ -128,7 +128,7 @@ one_run() {
   slowest=0
   while running 0 && running 1; do
     [[ $((SECONDS - begin)) -lt 900 ]] || fail "seed $seed: not done after 900 s"
-    sleep "$((RANDOM % 3)).$((RANDOM % 10))"
+    sleep "$((RANDOM % 2)).$((RANDOM % 10))"
     [[ $(lines) -lt $((steps - 20)) ]] || break
     node=$((RANDOM % 2))
     generation=$(world)
