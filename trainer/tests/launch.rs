@@ -238,6 +238,78 @@ fn the_first_of_two_others_leads_when_the_leader_dies() {
     group.assert_nobody_left();
 }
 
+/// A leader that was started again forms no second group: the other agent asks it first, and tells
+/// it of the generations before. When all agents are killed, their ranks end too.
+#[test]
+fn a_leader_that_returns_at_once_continues_the_run() {
+    let group = Group::new(&["train.epochs=1000"]);
+    let args = ["--nnodes", "1:2"];
+    let first = group.leader(&args);
+    let second = group.agent(&args).start();
+    group.wait_for(1, 50);
+    // The second one notices later.
+    kill_process(second.pid(), Signal::STOP).unwrap();
+    kill(first.pid());
+    wait(first);
+    let third = group.leader(&args);
+    kill_process(second.pid(), Signal::CONT).unwrap();
+    let world = group.wait_for(2, 50);
+    assert_eq!((&world["ranks"], &world["nodes"]), (&4.into(), &2.into()));
+    for pid in [second.pid(), third.pid()] {
+        kill(pid);
+    }
+    let [second, third] = [second, third].map(wait);
+    second.assert_stderr(&["the leading node", "joined the group led from"]);
+    third.assert_stderr(&["joined, 2 ranks", "generation 2: 4 ranks on 2 nodes"]);
+    group.assert_nobody_left();
+}
+
+#[test]
+fn of_two_groups_that_meet_the_younger_joins_the_other() {
+    let group = Group::new(&["train.epochs=1000"]);
+    let args = ["--nnodes", "1:2", "--join-after", "0"];
+    let first = group.leader(&args);
+    let second = group.agent(&args).start();
+    group.wait_for(1, 50);
+    kill(first.pid());
+    wait(first);
+    // Keeps the second one from the rendezvous, as if that were another host's.
+    let deadline = Instant::now() + LIMIT;
+    let taken = loop {
+        match std::net::TcpListener::bind(&group.rendezvous) {
+            Ok(listener) => break Some(listener),
+            // The second one was faster.
+            Err(_) if processes_of(group.dir()).len() <= 3 => break None,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    };
+    let is_kept_off = taken.is_some();
+    if is_kept_off {
+        group.wait_for(2, 50);
+        kill_process(second.pid(), Signal::STOP).unwrap();
+        drop(taken);
+    }
+    let third = match is_kept_off {
+        true => group.leader(&args),
+        false => group.agent(&args).start(),
+    };
+    kill_process(second.pid(), Signal::CONT).unwrap();
+    group.wait_for(3, 50);
+    for pid in [second.pid(), third.pid()] {
+        kill_process(pid, Signal::TERM).unwrap();
+    }
+    let [second, third] = [second, third].map(wait);
+    second.assert_stderr(&["this node leads the group now", "joined, 2 ranks"]);
+    third.assert_stderr(&[
+        "joined the group led from",
+        "generation 3: 4 ranks on 2 nodes",
+    ]);
+    if is_kept_off {
+        third.assert_stderr(&["another group is ahead; joining it"]);
+    }
+    group.assert_nobody_left();
+}
+
 /// As when the network or the node's kernel fails: connections stay open, and nothing comes.
 #[test]
 fn a_silent_agent_is_left_behind_and_joins_again() {

@@ -176,6 +176,8 @@ impl<'a> Agent<'a> {
             ranks: self.launcher.nproc as u16,
             port: door.map_or(0, |door| door.address.port()),
             generation: self.counts.generation,
+            restarts: self.counts.restarts,
+            first_ranks: self.counts.first_ranks as u32,
             leads,
         })
     }

@@ -151,6 +151,10 @@ pub(super) struct Group {
     /// Agents of the last generation that may still come.
     expected: Vec<u64>,
     phase: Phase,
+    /// The latest generation that an agent knows of.
+    latest: u32,
+    /// Whether this leader has started no ranks and follows no other.
+    fresh: bool,
     said_before: Option<String>,
     told_waiting: Option<(usize, usize)>,
 }
@@ -174,6 +178,8 @@ impl Group {
                 quiet: now,
                 reason,
             },
+            latest: counts.generation,
+            fresh: counts.generation == 0,
             said_before: None,
             told_waiting: None,
         }
@@ -205,6 +211,15 @@ impl Group {
             *quiet = now;
         }
         true
+    }
+
+    /// Learns what an agent knows of earlier generations: a leader that was started again knows
+    /// none.
+    pub(super) fn adopt(&mut self, counts: Counts) {
+        self.latest = self.latest.max(counts.generation);
+        if self.counts.generation == 0 {
+            self.counts = counts;
+        }
     }
 
     /// An agent of the last generation will not come.
@@ -386,8 +401,7 @@ impl Group {
         let Rules { min, max, .. } = self.rules;
         let count = self.members.len().min(max);
         let elapsed = |since| now.saturating_duration_since(since);
-        let is_first = self.counts.generation == 0;
-        let awaits_more = match is_first {
+        let awaits_more = match self.fresh {
             true => elapsed(quiet) < self.rules.join_wait,
             false => !self.expected.is_empty() && elapsed(begin) < self.rules.join_wait,
         };
@@ -425,7 +439,9 @@ impl Group {
         if self.counts.first_ranks == 0 {
             self.counts.first_ranks = self.ranks_of(taken);
         }
-        self.counts.generation += 1;
+        // The peer that sent the number has the secret, but may be wrong.
+        self.latest = self.latest.max(self.counts.generation).saturating_add(1);
+        (self.counts.generation, self.fresh) = (self.latest, false);
         for (at, member) in self.members.iter_mut().enumerate() {
             (member.active, member.report) = (at < taken, None);
         }

@@ -221,6 +221,34 @@ fn a_new_leader_waits_for_those_who_may_come() {
     assert_eq!(started(&group.tick(now)), Some(vec![1]));
 }
 
+#[test]
+fn a_leader_that_was_started_again_continues_the_generations() {
+    let now = Instant::now();
+    let mut group = group(rules(1, 3), now);
+    assert!(group.join(peer(1), now));
+    group.adopt(Counts {
+        generation: 4,
+        restarts: 1,
+        first_ranks: 6,
+    });
+    // Others of that generation may come.
+    assert_eq!(started(&group.tick(now + 9 * SECOND)), None);
+    let orders = group.tick(now + 10 * SECOND);
+    assert!(
+        matches!(&orders[..], [Order::Start { generation: 5, .. }]),
+        "{orders:?}"
+    );
+    assert_eq!(
+        (group.counts().restarts, group.counts().first_ranks),
+        (1, 6)
+    );
+    group.adopt(Counts {
+        generation: u32::MAX,
+        ..Counts::default()
+    });
+    assert_eq!(group.counts().generation, 5);
+}
+
 #[derive(Clone, Debug)]
 enum Input {
     Join(u64),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::NodesError;
 use super::driver::{Agent, Last, Role, secret_of};
-use super::group::{Group, Order, Verdict};
+use super::group::{Counts, Group, Order, Verdict};
 use super::link::{DialError, Link, LinkId, Loss, dial};
 use super::message::{Hello, How, Message, Peer, RankEnded, Report, Start, cut};
 use crate::launch::local::{Ended, MAX_LOCAL_RANKS, RankExit, RankFailure, blame};
@@ -176,8 +176,15 @@ impl Agent<'_> {
         let words = format!("node {} joined, {ranks} ranks", peer.host);
         match lead.group.join(peer, Instant::now()) {
             true => {
+                lead.group.adopt(Counts {
+                    generation: hello.generation,
+                    restarts: hello.restarts,
+                    first_ranks: hello.first_ranks as usize,
+                });
+                let counts = lead.group.counts();
                 let _ = link.send(&Message::Welcome);
                 lead.links.insert(hello.agent, link);
+                self.counts = counts;
                 self.say(&words);
             }
             // It is still in the group, or the group is full: it asks again.

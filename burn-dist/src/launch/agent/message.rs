@@ -62,6 +62,10 @@ pub(super) struct Hello {
     pub port: u16,
     /// The last generation that it knows, 0 if none.
     pub generation: u32,
+    /// Restarts after failures so far.
+    pub restarts: u32,
+    /// Ranks of the first generation, 0 if there was none.
+    pub first_ranks: u32,
     /// Whether it leads a group.
     pub leads: bool,
 }
@@ -267,6 +271,8 @@ mod tests {
                 ranks: 1024,
                 port: 65535,
                 generation: 3,
+                restarts: 1,
+                first_ranks: 8,
                 leads: true,
             }),
             Message::Elsewhere(Some("[::1]:7".parse().unwrap())),
