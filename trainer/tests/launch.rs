@@ -46,6 +46,11 @@ impl Group {
     }
 
     fn agent(&self, args: &[&str]) -> Trial {
+        self.agent_with(args, &[])
+    }
+
+    /// An agent whose ranks get more arguments.
+    fn agent_with(&self, args: &[&str], more: &[&str]) -> Trial {
         let run = self.dir().join("run");
         let run = run.to_str().unwrap();
         let mut all = vec!["launch", "--nproc", "2", "--rendezvous", &self.rendezvous];
@@ -54,6 +59,7 @@ impl Group {
         for setting in &self.settings {
             all.extend(["--set", setting]);
         }
+        all.extend(more);
         Trial::new(&all).env("BURN_DIST_SECRET", SECRET)
     }
 
@@ -381,6 +387,28 @@ fn a_node_that_is_told_to_stop_leaves_the_others_going_on() {
     group.assert_nobody_left();
 }
 
+/// A node with another configuration must not disturb the run.
+#[test]
+fn other_options_are_refused() {
+    let group = Group::new(&["train.epochs=1000"]);
+    let first = group.leader(&["--nnodes", "1:2", "--join-after", "0"]);
+    group.wait_for(1, 10);
+    let more = ["--set", "optimizer.lr=0.01"];
+    let other = group.agent_with(&["--nnodes", "1:2"], &more).run();
+    other.assert_code(1).assert_stderr(&[
+        "all nodes need the same options: this node has `--set`",
+        "the leader has `--resume`",
+    ]);
+    let other = group.agent(&["--nnodes", "1:3"]).run();
+    other
+        .assert_code(1)
+        .assert_stderr(&["this node has `--nnodes 1:3`"]);
+    kill(first.pid());
+    let first = wait(first);
+    assert!(!first.stderr.contains("generation 2"), "{}", first.stderr);
+    group.assert_nobody_left();
+}
+
 #[test]
 fn another_secret_is_refused() {
     let group = Group::new(&[]);
@@ -425,8 +453,12 @@ fn a_failure_that_repeats_ends_with_the_code_of_the_rank() {
     ]);
     let twice = Group::new(&[]);
     twice.agent(&["--nnodes", "1"]).run().assert_code(0);
+    // A late agent finds that the run is done.
+    twice.agent(&["--nnodes", "1"]).run().assert_code(0);
     // Another run in the same folder is refused, and a restart does not help.
-    let refused = twice.agent(&["--nnodes", "1"]).run();
+    let refused = twice
+        .agent_with(&["--nnodes", "1"], &["--resume", "off"])
+        .run();
     refused.assert_code(2);
     assert!(
         !refused.stderr.contains("generation 2"),

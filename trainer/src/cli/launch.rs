@@ -25,23 +25,24 @@ pub struct LaunchArgs {
     /// Meets the other nodes at this address. The agent on HOST listens there.
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "standalone")]
     rendezvous: Option<String>,
-    /// Uses only this node, without a rendezvous.
+    /// Uses only this node, without --rendezvous and --nnodes.
     #[arg(long, conflicts_with_all = ["rendezvous", "nnodes"])]
     standalone: bool,
     /// Waits this long for more nodes, once MIN have come. Starts at once with MAX.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = seconds())]
     join_wait: u32,
-    /// Takes in a node that comes later after this time: the ranks save and start again.
+    /// Lets a node that comes later wait this long. Then the ranks save and start again with it.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds())]
     join_after: u32,
-    /// Gives up if fewer than MIN nodes have come after this time.
+    /// Gives up if no agent is found, or fewer than MIN nodes have come, after this time.
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = seconds())]
     join_timeout: u32,
     /// Restarts all ranks after the failure of one, at most N times. The loss of a node does not
     /// count.
     #[arg(long, value_name = "N", default_value_t = 3)]
     max_restarts: u16,
-    /// Trains with these arguments of `trainer train`. They need --run-dir.
+    /// Trains with these arguments of `trainer train`. They need --run-dir, and get --resume auto
+    /// unless they have another.
     #[arg(last = true, value_name = "ARGUMENTS")]
     pub arguments: Vec<OsString>,
 }
@@ -86,8 +87,14 @@ pub fn run(args: &LaunchArgs, train: &TrainArgs) -> Result<i32, Failure> {
             _ => Batching::kept(train, parallel, (first, ranks)).is_ok(),
         }
     };
+    // A node that comes late, or comes back, must not begin a second run.
+    let mut arguments = args.arguments.clone();
+    let chosen = |argument: &OsString| argument.to_string_lossy().starts_with("--resume");
+    if !arguments.iter().any(chosen) {
+        arguments.extend(["--resume".into(), "auto".into()]);
+    }
     let mut launcher = NodeLauncher::new(args.nproc.into())
-        .args(&args.arguments)
+        .args(arguments)
         .resume_args(["--resume", "auto"])
         .join_wait(Duration::from_secs(args.join_wait.into()))
         .join_after(Duration::from_secs(args.join_after.into()))

@@ -179,6 +179,7 @@ impl<'a> Agent<'a> {
             restarts: self.counts.restarts,
             first_ranks: self.counts.first_ranks as u32,
             leads,
+            options: self.launcher.shared_options(),
         })
     }
 

@@ -540,8 +540,13 @@ fn host(member: &Member) -> String {
 
 /// Exit code of ranks that stopped with these exits.
 fn code_of(exits: &[RankExit]) -> u8 {
+    let at_once = exits.iter().find_map(|exit| match exit {
+        RankExit::Signal(signal @ (2 | 15)) => Some(128 + *signal as u8),
+        RankExit::Code(code @ (130 | 143)) => Some(*code as u8),
+        _ => None,
+    });
     match exits.iter().any(RankExit::is_failure) {
-        true => FAILED,
+        true => at_once.unwrap_or(FAILED),
         false => STOPPED_EARLY as u8,
     }
 }

@@ -140,6 +140,21 @@ impl Lead {
     }
 }
 
+/// The first difference between the options of an agent and those of its leader, in words.
+fn difference(theirs: &[String], own: &[String]) -> Option<String> {
+    let most = theirs.len().max(own.len());
+    let at = (0..most).find(|at| theirs.get(*at) != own.get(*at))?;
+    let word = |options: &[String]| match options.get(at) {
+        Some(option) => format!("`{}`", plain(option)),
+        None => "no more".to_owned(),
+    };
+    Some(format!(
+        "all nodes need the same options: this node has {}, the leader has {}",
+        word(theirs),
+        word(own)
+    ))
+}
+
 impl Agent<'_> {
     pub(super) fn leading(&mut self) -> Option<&mut Lead> {
         match &mut self.role {
@@ -151,6 +166,7 @@ impl Agent<'_> {
     /// An agent has introduced itself to this leader.
     pub(super) fn lead_introduced(&mut self, mut link: Link, hello: Hello, from: SocketAddr) {
         let own = (self.counts.generation, Reverse(self.me));
+        let options = self.launcher.shared_options();
         let Some(lead) = self.leading() else { return };
         if hello.leads {
             if (hello.generation, Reverse(hello.agent)) > own {
@@ -159,6 +175,10 @@ impl Agent<'_> {
             } else {
                 let _ = link.send(&Message::Yield);
             }
+            return;
+        }
+        if let Some(reason) = difference(&hello.options, &options) {
+            let _ = link.send(&Message::Refused(reason));
             return;
         }
         let ranks = usize::from(hello.ranks);

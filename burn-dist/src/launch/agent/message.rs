@@ -68,6 +68,8 @@ pub(super) struct Hello {
     pub first_ranks: u32,
     /// Whether it leads a group.
     pub leads: bool,
+    /// Options that all agents share.
+    pub options: Vec<String>,
 }
 
 /// An agent of a generation.
@@ -274,6 +276,7 @@ mod tests {
                 restarts: 1,
                 first_ranks: 8,
                 leads: true,
+                options: vec!["--config".into(), "a.toml".into()],
             }),
             Message::Elsewhere(Some("[::1]:7".parse().unwrap())),
             Message::Start(Box::new(Start {

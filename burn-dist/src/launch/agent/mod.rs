@@ -180,6 +180,9 @@ impl Generation {
     }
 }
 
+/// Most bytes of options that agents compare.
+const MOST_OPTIONS: usize = 64 << 10;
+
 /// Starts ranks of one program on this node, together with the launchers of other nodes.
 ///
 /// Each rank gets the variables that [`World::from_env`](crate::world::World::from_env) reads.
@@ -300,6 +303,29 @@ impl NodeLauncher {
     pub fn usable(mut self, usable: impl Fn(usize, usize) -> bool + Send + Sync + 'static) -> Self {
         self.usable = Arc::new(usable);
         self
+    }
+
+    /// The options that all agents must share, in words: numbers of nodes, and arguments of the
+    /// ranks. Very long ones are cut.
+    fn shared_options(&self) -> Vec<String> {
+        let nodes = format!("--nnodes {}:{}", self.min, self.max);
+        let args = self
+            .args
+            .iter()
+            .map(|arg| arg.to_string_lossy().into_owned());
+        let mut options = vec![nodes];
+        let mut room = MOST_OPTIONS;
+        for mut arg in args {
+            let cut = arg.floor_char_boundary(room.min(arg.len()));
+            arg.truncate(cut);
+            // Each takes a few bytes more in the message.
+            room = room.saturating_sub(cut + 8);
+            if room == 0 {
+                break;
+            }
+            options.push(arg);
+        }
+        options
     }
 
     /// Takes part in the launch until it ends. `say` gets messages for the user.
