@@ -108,6 +108,7 @@ go_on() {
     if [[ $(lines) -gt $1 && $now != "$2" ]]; then
       step=${now#*\"step\":} step=${step%%,*}
       ((took <= slowest)) || slowest=$took
+      ((took <= 100)) || printf 'slow: seed %d, %s: %d.%d s, %s\n' "$seed" "$event" $((took / 10)) $((took % 10)) "$now" >&2
       (($1 - step + 1 <= again)) || again=$(($1 - step + 1))
       return 0
     fi
