@@ -4,3 +4,4 @@
 #![cfg_attr(doctest, doc = include_str!("../../docs/data.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../docs/library.md"))]
 #![cfg_attr(doctest, doc = include_str!("../../docs/learner.md"))]
+#![cfg_attr(doctest, doc = include_str!("../../docs/virtual-ranks.md"))]
