@@ -718,6 +718,27 @@ killed_node_under() {
 killed_node() { killed_node_under plain none; }
 killed_node_of_openmpi() { killed_node_under openmpi pmix; }
 
+# One of four nodes is set down: the agents of the others go on in the same job, and nothing differs from one rank.
+node_set_down() {
+  local job set options=()
+  for set in parallel.virtual_ranks=4 train.max_steps=1200 train.epochs=1000 'model.filters=[8, 16]' model.hidden=32 \
+    data.train_samples=2400 train.batch_size=48 checkpoint.every_steps=20; do options+=(--set "$set"); done
+  "$folder/trainer-plain" --config digits.toml --run-dir "$work/one-rank" "${options[@]}" >"$work/one-rank.log" 2>&1
+  job=$(TRAINER=$folder/trainer-plain RUN_DIR=$work/set-down MIN_NODES=2 RANKS_PER_NODE=1 in_cluster sbatch --parsable \
+    --nodes=4 --gpus-per-node=0 --cpus-per-task=1 --output="$work/set-down.log" configs/slurm/elastic.sbatch \
+    --config digits.toml "${options[@]}")
+  wait_for_steps set-down 100
+  in_cluster scontrol update nodename=node3 state=down reason=test
+  # The task of the node has failed, so the job does not count as completed.
+  wait_for_job "$job" FAILED 120
+  # Slurm may have taken it back already.
+  in_cluster scontrol update nodename=node3 state=resume || true
+  says set-down 'generation 2: 3 ranks on 3 nodes, because node node3 is gone'
+  is "$(checksum set-down)" "$(checksum one-rank)"
+  is "$(losses set-down)" "$(losses one-rank)"
+  no_orphans set-down
+}
+
 # --- the commands of the documentation ----------------------------------------------------------------------
 
 # The `sh,slurm` blocks of README.md and docs/, as a user types them. Every job gets two nodes with two tasks each, whatever
@@ -794,6 +815,7 @@ check_with mpich killed_rank_of_mpich
 check link_cut_for_eight_seconds
 check link_cut_for_good
 check killed_node
+check node_set_down
 check_with openmpi killed_node_of_openmpi
 # Slurm may take the node out of service.
 check killed_daemon_of_the_tasks
