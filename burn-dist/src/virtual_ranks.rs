@@ -86,6 +86,11 @@ impl VirtualRanks {
         }
     }
 
+    /// Number of virtual ranks that a rank has less than the rank with the most.
+    pub fn lacking(&self, rank: usize) -> usize {
+        self.count().div_ceil(self.ranks()) - self.of_rank(rank).len()
+    }
+
     /// The partial sums of a rank: the largest nodes of the tree over its virtual ranks alone, in
     /// order.
     pub fn partial_sums(&self, rank: usize) -> Vec<Range<usize>> {
@@ -305,5 +310,7 @@ mod tests {
         let most = VirtualRanks::new(MOST_VIRTUAL_RANKS, 1).unwrap();
         assert!(most.most_sums() <= 17);
         assert!(most.of_rank(1).is_empty());
+        let uneven = VirtualRanks::new(12, 5).unwrap();
+        assert_eq!([0, 1, 2, 4].map(|rank| uneven.lacking(rank)), [0, 0, 1, 1]);
     }
 }

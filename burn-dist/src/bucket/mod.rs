@@ -19,7 +19,7 @@ pub use layout::{BucketSizes, ParameterSpec};
 
 pub(crate) use agreement::Agreement;
 pub(crate) use layout::BucketLayout;
-pub(crate) use partition::{KeptGradients, Partition, Virtual};
+pub(crate) use partition::{KeptGradients, Partition, VirtualGroup};
 pub(crate) use reducer::Reducer;
 pub(crate) use store::{
     Alone, DeviceCollectives, DeviceHandle, DeviceStore, FusedStep, Gathering, GradientStore,

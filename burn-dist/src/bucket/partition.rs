@@ -19,13 +19,14 @@ pub(crate) enum KeptGradients {
 }
 
 /// The virtual ranks whose gradients are reduced.
-pub(crate) struct Virtual {
+#[derive(Clone)]
+pub(crate) struct VirtualGroup {
     /// The ranks that share one set of shards, each with a stream to every other.
     pub group: ProcessGroup,
     pub ranks: VirtualRanks,
 }
 
-impl Virtual {
+impl VirtualGroup {
     /// The virtual ranks of this rank.
     pub(crate) fn own(&self) -> Range<usize> {
         self.ranks.of_rank(self.group.rank())
@@ -39,7 +40,7 @@ pub(crate) struct Partition {
     /// The ranks with the same shard as this one, if there are several sets.
     pub replicas: Option<ProcessGroup>,
     /// The virtual ranks that this rank computes some of, if gradients are reduced in their order.
-    pub of_virtual: Option<Virtual>,
+    pub virtual_group: Option<VirtualGroup>,
     /// The trainable parameters in visit order.
     pub parameters: Vec<ParameterSpec>,
     /// The buckets, in the order in which they are sent.
@@ -86,7 +87,7 @@ impl Partition {
     /// rank owns the shards of its virtual ranks, and keeps all gradients until they are reduced.
     pub(crate) fn among_virtual_ranks(
         group: &ProcessGroup,
-        among: Virtual,
+        among: VirtualGroup,
         parameters: Vec<ParameterSpec>,
         whole: &[bool],
         sizes: BucketSizes,
@@ -107,7 +108,7 @@ impl Partition {
         };
         Ok(Self {
             shards,
-            of_virtual: Some(among),
+            virtual_group: Some(among),
             ..Self::of(group, parameters, (layouts, owned), keep)
         })
     }
@@ -131,7 +132,7 @@ impl Partition {
         Self {
             group: group.clone(),
             replicas: None,
-            of_virtual: None,
+            virtual_group: None,
             parameters,
             layouts,
             keep,

@@ -85,7 +85,7 @@ use optimizer::OptimizerState;
 use plain::Bare;
 use replicas::Which;
 use shard_groups::ShardGroups;
-use shares::Shares;
+use shares::VirtualShares;
 use weighted::Weights;
 
 /// A model that all ranks of a group train together.
@@ -138,7 +138,7 @@ pub struct Parallel<M: Module> {
     /// The ranks over which batch normalizations sum, if they are synchronised.
     sums: Option<RankSums>,
     /// This rank's virtual ranks, if there are any.
-    shares: Option<Shares>,
+    shares: Option<VirtualShares>,
     /// Micro-batches of the current step that backward has seen.
     micro_batches: usize,
     weights: Weights,
@@ -216,14 +216,18 @@ impl<M: Module> Parallel<M> {
         let keep = options.strategy.gradients();
         let whole = optimizer.whole();
         let shares = match options.virtual_ranks {
-            Some(count) => Some(Shares::of(group, count, sharded)?),
+            Some(count) => Some(VirtualShares::of(
+                group,
+                count,
+                options.strategy.is_lockstep(),
+            )?),
             None => None,
         };
         let (within, sizes) = (&shards.within, options.buckets);
         let partition = match &shares {
             None => Partition::new(within, parameters, &whole, sizes, keep),
             Some(shares) => {
-                let among = shares.among();
+                let among = shares.group().clone();
                 Partition::among_virtual_ranks(within, among, parameters, &whole, sizes, keep)
             }
         };

@@ -60,6 +60,11 @@ impl Strategy {
         !matches!(self, Self::Ddp)
     }
 
+    /// Whether all ranks must run the same number of forward passes.
+    pub const fn is_lockstep(self) -> bool {
+        matches!(self, Self::Zero3)
+    }
+
     /// The gradients that each rank keeps.
     pub(super) const fn gradients(self) -> KeptGradients {
         match self {

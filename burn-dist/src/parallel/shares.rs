@@ -8,7 +8,7 @@ use super::replicas::fold_statistics;
 use super::statistics::is_running;
 use super::visited::keeps_path;
 use super::{Parallel, ParallelError, tell_others};
-use crate::bucket::Virtual;
+use crate::bucket::VirtualGroup;
 use crate::virtual_ranks::Adding;
 use crate::{Buffer, DType, ProcessGroup, ReduceOp, VirtualRanks};
 
@@ -26,15 +26,15 @@ pub struct Share {
 }
 
 /// The virtual ranks of a rank.
-pub(super) struct Shares {
-    among: Virtual,
+pub(super) struct VirtualShares {
+    among: VirtualGroup,
     /// Number of virtual ranks that this rank first computes without effect.
     without_effect: usize,
     /// `None` if the model has no running statistics.
     statistics: Option<Statistics>,
 }
 
-impl Shares {
+impl VirtualShares {
     /// Divides `count` virtual ranks among the ranks of `group`. In `lockstep`, all ranks compute
     /// the same number. A collective call.
     pub(super) fn of(
@@ -43,13 +43,12 @@ impl Shares {
         lockstep: bool,
     ) -> Result<Self, ParallelError> {
         let ranks = VirtualRanks::new(count, group.size());
-        let among = Virtual {
+        let among = VirtualGroup {
             ranks: tell_others(group, ranks.map_err(ParallelError::from))?,
             group: group.meshed()?,
         };
-        let most = count.div_ceil(group.size());
         let without_effect = match lockstep {
-            true => most - among.own().len(),
+            true => among.ranks.lacking(group.rank()),
             false => 0,
         };
         Ok(Self {
@@ -59,12 +58,8 @@ impl Shares {
         })
     }
 
-    /// The same virtual ranks, for gradients.
-    pub(super) fn among(&self) -> Virtual {
-        Virtual {
-            group: self.among.group.clone(),
-            ranks: self.among.ranks,
-        }
+    pub(super) fn group(&self) -> &VirtualGroup {
+        &self.among
     }
 
     /// Number of virtual ranks that this rank computes in a step, with those without effect.
@@ -91,7 +86,7 @@ impl Shares {
         self.statistics = match begin.is_empty() {
             true => None,
             false => {
-                let Virtual { group, ranks } = &self.among;
+                let VirtualGroup { group, ranks } = &self.among;
                 Some(Statistics {
                     sums: group.sums(DType::F64, begin.len(), *ranks)?,
                     adding: Adding::of(self.among.ranks, self.among.own()),
@@ -148,7 +143,7 @@ impl<M: Module> Parallel<M> {
     /// [`virtual_ranks`](super::ParallelOptions::virtual_ranks) as many for each of this rank's
     /// virtual ranks. Ranks may have different numbers then.
     pub fn micro_batches(&self) -> usize {
-        let turns = self.shares.as_ref().map_or(1, Shares::turns);
+        let turns = self.shares.as_ref().map_or(1, VirtualShares::turns);
         turns * self.options.accumulate
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Epoch, Shares, check_positive, check_rank};
+use super::{Epoch, OwnShares, check_positive, check_rank};
 use crate::SamplerError;
 
 /// Gives every sample to exactly one rank, in the data set's own order; drops nothing.
@@ -13,7 +13,7 @@ use crate::SamplerError;
 pub struct EvalSampler {
     len: usize,
     batch: usize,
-    shares: Shares,
+    shares: OwnShares,
     size: usize,
     /// Largest number of batches of each rank.
     limit: usize,
@@ -32,7 +32,7 @@ impl EvalSampler {
         Ok(EvalSampler {
             len,
             batch,
-            shares: Shares::one(rank),
+            shares: OwnShares::one(rank),
             size,
             limit: usize::MAX,
         })
@@ -50,7 +50,7 @@ impl EvalSampler {
     /// # Errors
     /// [`SamplerError::Shares`] if `own` is empty or not below `size`.
     pub fn shares(mut self, own: Range<usize>) -> Result<Self, SamplerError> {
-        self.shares = Shares::new(own, 0, self.size)?;
+        self.shares = OwnShares::new(own, 0, self.size)?;
         Ok(self)
     }
 

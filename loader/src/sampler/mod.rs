@@ -107,13 +107,13 @@ impl Epoch {
 
 /// The shares of a division that one rank takes, one after the other.
 #[derive(Debug, Clone)]
-struct Shares {
+struct OwnShares {
     own: Range<usize>,
     /// How often the first one comes once more before them.
     repeated: usize,
 }
 
-impl Shares {
+impl OwnShares {
     fn one(rank: usize) -> Self {
         Self {
             own: rank..rank + 1,

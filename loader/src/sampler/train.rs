@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::order::Order;
-use super::{Epoch, Shares, check_positive, check_rank};
+use super::{Epoch, OwnShares, check_positive, check_rank};
 use crate::SamplerError;
 
 /// Divides an epoch of training over ranks; an incomplete last global batch is dropped.
@@ -13,7 +13,7 @@ pub struct TrainSampler {
     len: usize,
     global_batch: usize,
     micro_batch: usize,
-    shares: Shares,
+    shares: OwnShares,
     size: usize,
     seed: u64,
     order: Order,
@@ -59,7 +59,7 @@ impl TrainSampler {
             len,
             global_batch,
             micro_batch,
-            shares: Shares::one(rank),
+            shares: OwnShares::one(rank),
             size,
             seed,
             order: Order::Shuffled,
@@ -130,7 +130,7 @@ impl TrainSampler {
     /// # Errors
     /// [`SamplerError::Shares`] if `own` is empty or not below `size`.
     pub fn shares(mut self, own: Range<usize>, repeated: usize) -> Result<Self, SamplerError> {
-        self.shares = Shares::new(own, repeated, self.size)?;
+        self.shares = OwnShares::new(own, repeated, self.size)?;
         Ok(self)
     }
 

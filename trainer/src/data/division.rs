@@ -1,7 +1,6 @@
 //! Division of the items over the ranks, or over the virtual ranks that they compute.
 
 use burn_dist::VirtualRanks;
-use burn_dist::parallel::Strategy;
 use datasets::{EvalSampler, SamplerError, TrainSampler};
 
 use crate::config::{Batching, ParallelConfig};
@@ -20,7 +19,7 @@ impl Division {
     pub(crate) fn to_train(config: &ParallelConfig, (rank, size): (usize, usize)) -> Self {
         let count = config.virtual_ranks;
         let of = count.and_then(|count| VirtualRanks::new(count, size).ok());
-        let lockstep = config.strategy == Strategy::Zero3;
+        let lockstep = config.strategy.is_lockstep();
         Self {
             virtual_ranks: of.map(|of| (of, lockstep)),
             ..Self::of_ranks((rank, size))
@@ -48,8 +47,10 @@ impl Division {
             return TrainSampler::new(len, global, micro, self.rank, self.size, seed);
         };
         let own = of.of_rank(self.rank);
-        let most = of.count().div_ceil(self.size);
-        let repeated = if lockstep { most - own.len() } else { 0 };
+        let repeated = match lockstep {
+            true => of.lacking(self.rank),
+            false => 0,
+        };
         let sampler = TrainSampler::new(len, global, micro, own.start, of.count(), seed)?;
         sampler.shares(own, repeated)
     }

@@ -284,10 +284,9 @@ impl Recorder {
         let (first, count) = self.shares;
         let own = |values: &[f64]| {
             let mut all = vec![0.0; count];
-            let places = all.iter_mut().skip(first);
-            places
-                .zip(values)
-                .for_each(|(place, value)| *place = *value);
+            for (place, value) in all.iter_mut().skip(first).zip(values) {
+                *place = *value;
+            }
             all
         };
         let mut numbers = own(&losses);

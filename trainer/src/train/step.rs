@@ -53,10 +53,9 @@ impl<T: Task> Training<'_, T> {
                 if weights.is_empty() || first.is_some() {
                     weights.push(0.0);
                 }
-                weights
-                    .last_mut()
-                    .into_iter()
-                    .for_each(|sum| *sum += weight);
+                if let Some(sum) = weights.last_mut() {
+                    *sum += weight;
+                }
             }
             times.forward += watch.lap();
             match self.task.is_weighted() {

@@ -44,10 +44,10 @@ impl Reducer {
     }
 
     /// Adds the numbers of all shards: `own` has `each` of them for each of this rank's shards.
-    /// Virtual ranks have a fixed order.
+    /// VirtualGroup ranks have a fixed order.
     fn over_shards(&self, own: Vec<f64>, each: usize) -> Result<Vec<f64>, BucketError> {
         let group = &self.partition.group;
-        let Some(among) = &self.partition.of_virtual else {
+        let Some(among) = &self.partition.virtual_group else {
             let mut sums = own;
             group.all_reduce::<f64>(&mut sums, ReduceOp::Sum)?;
             return Ok(sums);

@@ -55,7 +55,7 @@ impl HostStore {
         let (group, keep, compression) = (&partition.group, partition.keep, partition.compression);
         let bucket = |layout: &BucketLayout| -> Result<Bucket, BucketError> {
             let memory = match keep {
-                _ if let Some(among) = &partition.of_virtual => {
+                _ if let Some(among) = &partition.virtual_group => {
                     Some(among.group.sums(layout.dtype, layout.len, among.ranks)?)
                 }
                 KeptGradients::Whole => Some(group.bucket(layout.dtype, layout.len)?),
@@ -83,7 +83,7 @@ impl HostStore {
                 .collect::<Result<_, _>>()?,
             present: vec![false; partition.parameters.len()],
             adding: partition
-                .of_virtual
+                .virtual_group
                 .as_ref()
                 .map(|among| Adding::of(among.ranks, among.own())),
             device: Device::flex(),
@@ -206,7 +206,7 @@ impl GradientStore for HostStore {
         };
         self.complete(index, &mut buffer)?;
         let partition = &self.partition;
-        let among = partition.of_virtual.as_ref();
+        let among = partition.virtual_group.as_ref();
         let layout = &partition.layouts[index];
         let group = among.map_or(&partition.group, |among| &among.group);
         let buffer = buffer.numbered(partition.number(index));
