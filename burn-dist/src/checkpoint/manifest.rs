@@ -127,20 +127,27 @@ impl FileEntry {
     pub fn verify(&self, folder: &Path) -> Result<(), CheckpointError> {
         let path = folder.join(&self.name);
         let file = open_file(&path).map_err(CheckpointError::io("open", &path))?;
-        self.verify_open(&file, &path)
-    }
-
-    /// Checks an open file at `path` from its beginning. The file's cursor stays in place.
-    pub(super) fn verify_open(&self, file: &File, path: &Path) -> Result<(), CheckpointError> {
         let length = file
             .metadata()
-            .map_err(CheckpointError::io("read", path))?
+            .map_err(CheckpointError::io("read", &path))?
             .len();
         if length != self.bytes {
             let reason = format!("it has {length} bytes, expected {}", self.bytes);
-            return Err(CheckpointError::damaged(path, reason));
+            return Err(CheckpointError::damaged(&path, reason));
         }
-        if checksum(file, path)? == self.blake3 {
+        self.verify_open(&file, 0, &path)
+    }
+
+    /// Checks the shard that begins at `base` in an open file at `path`. The file's cursor stays in
+    /// place.
+    pub(super) fn verify_open(
+        &self,
+        file: &File,
+        base: u64,
+        path: &Path,
+    ) -> Result<(), CheckpointError> {
+        let shard = Stretch { file, at: base }.take(self.bytes);
+        if checksum(shard, path)? == self.blake3 {
             Ok(())
         } else {
             Err(CheckpointError::damaged(path, "its checksum is wrong"))
@@ -153,22 +160,22 @@ fn checksum_line(text: &[u8]) -> String {
     format!("{}  {FILE}\n", blake3::hash(text).to_hex())
 }
 
-/// BLAKE3 checksum of a file, in hexadecimal digits.
-fn checksum(file: &File, path: &Path) -> Result<String, CheckpointError> {
+/// BLAKE3 checksum of what is read from `path`, in hexadecimal digits.
+fn checksum(content: impl Read, path: &Path) -> Result<String, CheckpointError> {
     let mut hasher = blake3::Hasher::new();
     hasher
-        .update_reader(FromStart { file, at: 0 })
+        .update_reader(content)
         .map_err(CheckpointError::io("read", path))?;
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// Reads a file without its cursor.
-struct FromStart<'f> {
+/// Reads a file from an offset on, without its cursor.
+struct Stretch<'f> {
     file: &'f File,
     at: u64,
 }
 
-impl Read for FromStart<'_> {
+impl Read for Stretch<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let count = self.file.read_at(bytes, self.at)?;
         self.at += count as u64;

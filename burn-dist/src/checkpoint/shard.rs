@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use burn::tensor::{BoolStore, Bytes, DType, TensorData};
 use parking_lot::Mutex;
@@ -14,7 +16,7 @@ use safetensors::tensor::{Metadata, View};
 
 use super::CheckpointError;
 use super::manifest::FileEntry;
-use crate::files::{CheckedFile, Disk, open_file, write_tensors};
+use crate::files::{CheckedFile, Content, Disk, open_file, write_tensors};
 use crate::parallel::{StateValues, reshaped};
 
 /// Longest header that is read; safetensors' own limit.
@@ -55,14 +57,21 @@ pub(super) fn write(
 ) -> Result<FileEntry, CheckpointError> {
     let path = folder.join(&name);
     let file = CheckedFile::create(&path).map_err(CheckpointError::io("write", &path))?;
-    write_to(file, &path, name, values)
+    write_to(file, &path, name, values, CheckedFile::finish)
 }
 
-fn write_to<D: Disk>(
+/// The place of a shard in memory, for messages.
+pub(super) fn in_memory(name: &str) -> PathBuf {
+    Path::new("memory").join(name)
+}
+
+/// Writes `values` to `file`, which `finish` then closes.
+pub(super) fn write_to<D: Disk>(
     mut file: CheckedFile<D>,
     path: &Path,
     name: String,
     values: StateValues,
+    finish: impl FnOnce(CheckedFile<D>) -> io::Result<Content>,
 ) -> Result<FileEntry, CheckpointError> {
     let encode = |reason: String| CheckpointError::Encode {
         path: path.to_owned(),
@@ -96,7 +105,7 @@ fn write_to<D: Disk>(
     }
     let info = BTreeMap::from([("format".to_owned(), "burn-dist".to_owned())]);
     let content = write_tensors(&mut file, tensors, &info)
-        .and_then(|()| file.finish())
+        .and_then(|()| finish(file))
         .map_err(CheckpointError::io("write", path))?;
     Ok(FileEntry {
         name,
@@ -159,7 +168,9 @@ impl View for Tensor<'_> {
 pub(super) struct Shard {
     path: PathBuf,
     /// Open, unless too many files are.
-    file: Option<File>,
+    file: Option<Arc<File>>,
+    /// Start of the shard in its file.
+    base: u64,
     metadata: Metadata,
     /// Offset of the values.
     start: u64,
@@ -173,20 +184,39 @@ impl Shard {
     pub(super) fn open(folder: &Path, entry: &FileEntry) -> Result<Self, CheckpointError> {
         let path = folder.join(&entry.name);
         let file = open_file(&path).map_err(CheckpointError::io("open", &path))?;
+        let length = file.metadata().map(|metadata| metadata.len());
+        let length = length.map_err(CheckpointError::io("read", &path))?;
+        Self::read_header(path, Arc::new(file), 0..length, entry)
+    }
+
+    /// Opens the shard of `entry` that begins at `base` in an open file. Its checksum is verified
+    /// when the first value is read.
+    pub(super) fn within(
+        file: Arc<File>,
+        base: u64,
+        entry: &FileEntry,
+    ) -> Result<Self, CheckpointError> {
+        let end = base.saturating_add(entry.bytes);
+        Self::read_header(in_memory(&entry.name), file, base..end, entry)
+    }
+
+    fn read_header(
+        path: PathBuf,
+        file: Arc<File>,
+        place: Range<u64>,
+        entry: &FileEntry,
+    ) -> Result<Self, CheckpointError> {
         let damaged = |reason: String| CheckpointError::damaged(&path, reason);
+        let total = place.end - place.start;
         let mut prefix = [0; PREFIX as usize];
-        file.read_exact_at(&mut prefix, 0)
+        file.read_exact_at(&mut prefix, place.start)
             .map_err(CheckpointError::io("read", &path))?;
         let length = u64::from_le_bytes(prefix);
-        let total = file
-            .metadata()
-            .map_err(CheckpointError::io("read", &path))?
-            .len();
         if length > MAX_HEADER.min(total) {
             return Err(damaged(format!("its header would have {length} bytes")));
         }
         let mut header = vec![0; length as usize];
-        file.read_exact_at(&mut header, PREFIX)
+        file.read_exact_at(&mut header, place.start + PREFIX)
             .map_err(CheckpointError::io("read", &path))?;
         let metadata: Metadata =
             serde_json::from_slice(&header).map_err(|error| damaged(error.to_string()))?;
@@ -197,8 +227,9 @@ impl Shard {
         Ok(Self {
             path,
             file: Some(file),
+            base: place.start,
             metadata,
-            start,
+            start: place.start + start,
             unverified: Mutex::new(Some(FileEntry {
                 name: entry.name.clone(),
                 bytes: entry.bytes,
@@ -220,7 +251,7 @@ impl Shard {
     fn verify(&self, file: &File) -> Result<(), CheckpointError> {
         let mut unverified = self.unverified.lock();
         if let Some(entry) = &*unverified {
-            entry.verify_open(file, &self.path)?;
+            entry.verify_open(file, self.base, &self.path)?;
             *unverified = None;
         }
         Ok(())
@@ -353,7 +384,8 @@ mod tests {
             };
             let file = CheckedFile::new(Faulty::new(fault));
             let path = Path::new("folder/file");
-            let error = write_to(file, path, "file".to_owned(), values).unwrap_err();
+            let error =
+                write_to(file, path, "file".to_owned(), values, CheckedFile::finish).unwrap_err();
             let error = error.to_string();
             assert!(error.starts_with("cannot write folder/file: "), "{error}");
         }

@@ -1,14 +1,16 @@
 //! Reads a checkpoint: the files of all ranks as one source of tensors.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use burn::tensor::{DType, TensorData};
 use serde_json::Value;
 
-use super::shard::Shard;
-use super::{CheckpointError, Manifest};
+use super::shard::{Shard, in_memory};
+use super::{CheckpointError, FileEntry, Manifest};
 use crate::parallel::{StateSourceRead, reshaped};
 
 /// Largest number of open files.
@@ -58,20 +60,45 @@ impl Source {
     /// Names what is missing or damaged.
     pub fn open(folder: &Path) -> Result<Self, CheckpointError> {
         let manifest = Manifest::read(folder)?;
+        let many = manifest.files.len() > MOST_OPEN;
+        Self::of_shards(folder, manifest, |_, entry| {
+            let shard = Shard::open(folder, entry)?;
+            Ok(match many {
+                true => shard.closed(),
+                false => shard,
+            })
+        })
+    }
+
+    /// Opens a checkpoint in memory. `places` are the file and the start of each shard.
+    pub(super) fn in_memory(
+        manifest: Manifest,
+        places: impl Iterator<Item = (Arc<File>, u64)>,
+    ) -> Result<Self, CheckpointError> {
+        let places: Vec<_> = places.collect();
+        Self::of_shards(&in_memory(""), manifest, |file, entry| {
+            let missing = || CheckpointError::damaged(&in_memory(&entry.name), "it is missing");
+            let (place, start) = places.get(file).ok_or_else(missing)?;
+            Shard::within(Arc::clone(place), *start, entry)
+        })
+    }
+
+    fn of_shards(
+        folder: &Path,
+        manifest: Manifest,
+        open: impl Fn(usize, &FileEntry) -> Result<Shard, CheckpointError>,
+    ) -> Result<Self, CheckpointError> {
         let mut shards = Vec::new();
         let mut places = HashMap::new();
         let mut scalars = BTreeMap::new();
         for (file, entry) in manifest.files.iter().enumerate() {
             let path = folder.join(&entry.name);
-            let shard = Shard::open(folder, entry)?;
+            let shard = open(file, entry)?;
             for name in shard.names() {
                 place(&mut places, file, name, &shard, &entry.parts)
                     .map_err(|reason| CheckpointError::damaged(&path, reason))?;
             }
-            shards.push(match manifest.files.len() > MOST_OPEN {
-                true => shard.closed(),
-                false => shard,
-            });
+            shards.push(shard);
             scalars.extend(entry.scalars.clone());
         }
         for (name, place) in &mut places {

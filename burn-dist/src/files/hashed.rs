@@ -147,6 +147,19 @@ impl<D: Disk> CheckedFile<D> {
         Ok((disk, content))
     }
 
+    /// Closes a file in memory. There is no disk to compare it with.
+    ///
+    /// # Errors
+    /// Fails if the system refuses.
+    pub fn finish_in_memory(self) -> io::Result<Content> {
+        let (bytes, written) = (self.bytes, self.hasher.finalize());
+        self.unchecked()?;
+        Ok(Content {
+            bytes,
+            blake3: written.to_hex().to_string(),
+        })
+    }
+
     /// Returns the file without a check.
     pub(super) fn unchecked(self) -> io::Result<D> {
         self.out.into_inner().map_err(|error| error.into_error())

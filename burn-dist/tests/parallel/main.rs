@@ -12,6 +12,7 @@ mod gradients;
 mod groups;
 mod hybrid;
 mod losses;
+mod memory_copies;
 mod models;
 mod nodes;
 mod precision;

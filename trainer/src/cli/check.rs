@@ -103,6 +103,8 @@ pub fn say_resolved(
         ranks: size,
         // The ranks of the run may be on several hosts.
         shares_memory: false,
+        // Nor is it known how they will start.
+        has_agents: true,
     };
     for warning in unused::warnings(config, place) {
         say(&format!("# {warning}"));

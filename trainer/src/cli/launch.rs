@@ -80,6 +80,7 @@ pub fn run(args: &LaunchArgs, train: &TrainArgs) -> Result<i32, Failure> {
     let loaded = train.config.load()?;
     check_program(&loaded.config)?;
     let config = loaded.config.clone();
+    let in_memory = config.checkpoint.in_memory;
     let usable = move |first: usize, ranks: usize| {
         let (train, parallel) = (&config.train, &config.parallel);
         match first {
@@ -100,6 +101,7 @@ pub fn run(args: &LaunchArgs, train: &TrainArgs) -> Result<i32, Failure> {
         .join_after(Duration::from_secs(args.join_after.into()))
         .join_timeout(Duration::from_secs(args.join_timeout.into()))
         .max_restarts(args.max_restarts.into())
+        .keep_memory(in_memory)
         .usable(usable);
     if let Some(rendezvous) = &args.rendezvous {
         launcher = launcher.nodes(args.nnodes.min, args.nnodes.max, rendezvous);

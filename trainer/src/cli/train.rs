@@ -197,7 +197,7 @@ fn say_plan(
     let start = Start::find(&args.resume, run_dir, &loaded.name, false, &group)?;
     let folder = run_dir.unwrap_or(Path::new(dir::PARENT));
     let changes = say_resolved(loaded, (size, nodes), folder, start.checkpoint.as_deref())?;
-    for note in start.notes.iter().chain(&changes) {
+    for note in start.messages().chain(&changes) {
         say(&format!("# {note}"));
     }
     Ok(())

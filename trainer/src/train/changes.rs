@@ -11,7 +11,7 @@ use crate::config::{Config, Loaded};
 use crate::data::input::steps_per_epoch;
 use crate::error::TrainError;
 use crate::run::metrics::{Changed, ResumeLine};
-use crate::run::resume::run_of;
+use crate::run::resume::{Start, run_of};
 use crate::run::same_config::{NOT_SET, differences};
 use crate::system::whole_file;
 use crate::task::Items;
@@ -31,15 +31,32 @@ impl Before {
     /// Call it before the run folder gets the new configuration: checkpoints of earlier versions do
     /// not contain theirs.
     pub fn of(checkpoint: &Path) -> Option<Self> {
-        let manifest = Manifest::read(checkpoint).ok()?;
+        let before = Self::of_manifest(&Manifest::read(checkpoint).ok()?);
         let in_run = || {
             let run = run_of(checkpoint)?;
             whole_file::read_text(&run.join(CONFIG_FILE)).ok()
         };
         Some(Self {
-            ranks: manifest.world_size,
-            config: Meta::config_of(&manifest).or_else(in_run),
+            config: before.config.or_else(in_run),
+            ..before
         })
+    }
+
+    /// Reads the configuration that a state contains.
+    fn of_manifest(manifest: &Manifest) -> Self {
+        Self {
+            ranks: manifest.world_size,
+            config: Meta::config_of(manifest),
+        }
+    }
+
+    /// Reads the configuration behind the state that a run continues from. As [`of`](Self::of).
+    pub fn of_start(start: &Start) -> Option<Self> {
+        match (&start.memory, &start.checkpoint) {
+            (Some(memory), _) => Some(Self::of_manifest(memory.manifest())),
+            (None, Some(path)) => Self::of(path),
+            (None, None) => None,
+        }
     }
 }
 
@@ -114,10 +131,14 @@ pub(crate) fn of_data(manifest: &Manifest, now: &Config) -> Option<String> {
     Some(format!("{key} was {before} and is {now}: set it back"))
 }
 
-/// Replaces `error` by a setting that explains it and differs from the checkpoint at `path`.
+/// Replaces `error` by a setting that explains it and differs from the run `before`.
 ///
 /// Returns `error` if none does.
-pub(crate) fn of_restore(error: TrainError, path: &Path, now: &Config) -> TrainError {
+pub(crate) fn of_restore(
+    error: TrainError,
+    before: impl FnOnce() -> Option<Before>,
+    now: &Config,
+) -> TrainError {
     let TrainError::Parallel(ParallelError::Restore {
         path: tensor,
         reason,
@@ -126,7 +147,7 @@ pub(crate) fn of_restore(error: TrainError, path: &Path, now: &Config) -> TrainE
         return error;
     };
     let table = |text: String| text.parse::<Table>().ok();
-    let before = Before::of(path).and_then(|before| table(before.config?));
+    let before = before().and_then(|before| table(before.config?));
     let (Some(before), Ok(now)) = (before, Table::try_from(now)) else {
         return error;
     };

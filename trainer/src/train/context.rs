@@ -1,6 +1,7 @@
 //! Everything a training loop needs beside its task: ranks, device, and the checkpoint to continue
 //! from.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -18,6 +19,7 @@ use crate::system::device::autodiff;
 use crate::system::output::complain;
 use crate::task::open::Place;
 use crate::train::Summary;
+use crate::train::copies::Copies;
 
 /// Everything a training loop needs beside its task, made by [`Trainer`].
 pub(crate) struct TrainContext<'a> {
@@ -25,6 +27,8 @@ pub(crate) struct TrainContext<'a> {
     /// Name of the run.
     pub name: &'a str,
     pub start: Start,
+    /// Copies in the memory of agents, until the training takes them.
+    pub copies: Cell<Option<Copies>>,
     pub world: &'a World,
     pub group: &'a ProcessGroup,
     pub batching: Batching,

@@ -1,6 +1,5 @@
 //! The batch sizes of ranks that `trainer launch` starts again in another number.
 
-use burn_dist::checkpoint::Manifest;
 use burn_dist::launch::Generation;
 
 use crate::config::{Batching, Loaded};
@@ -29,10 +28,9 @@ pub(crate) fn batching(
     let Some(generation) = Generation::of_this_process() else {
         return configured();
     };
-    let Some(checkpoint) = start.checkpoint.as_ref().filter(|_| !start.of_another_run) else {
+    let Some(manifest) = start.manifest()?.filter(|_| !start.of_another_run) else {
         return configured();
     };
-    let manifest = Manifest::read(checkpoint)?;
     let train = &loaded.config.train;
     let Some(global) = Meta::global_batch_of(&manifest) else {
         return configured();

@@ -5,6 +5,7 @@ pub mod callback;
 pub(crate) mod changes;
 pub(crate) mod checkpointing;
 pub(crate) mod context;
+pub(crate) mod copies;
 mod course;
 pub mod early_stopping;
 pub(crate) mod flat_loss;
@@ -50,6 +51,7 @@ use crate::task::{Details, Evaluation, Task, name_of_evaluated};
 use crate::train::callback::{Action, AfterEvaluation, Callback, CallbackError};
 use crate::train::checkpointing::Checkpoints;
 use crate::train::context::TrainContext;
+use crate::train::copies::Copies;
 use crate::train::early_stopping::watched;
 use crate::train::flat_loss::FlatLoss;
 use crate::train::progress::{Meta, Progress};
@@ -69,6 +71,7 @@ struct Training<'s, T: Task> {
     /// Images, tokens or other units in a global batch.
     units_of_step: f64,
     checkpoints: Option<Checkpoints>,
+    copies: Option<Copies>,
     progress: Progress,
     /// Requests of this rank that the other ranks do not know yet.
     own_requests: Requests,
@@ -279,6 +282,7 @@ impl<T: Task> Training<'_, T> {
         if is_best || requests.save || self.checkpoints.as_ref().is_some_and(due) {
             self.save()?;
         }
+        self.keep_copies()?;
         if requests.pause && reason.is_none() && !self.is_complete() {
             return Ok(Some(self.paused()));
         }
@@ -488,6 +492,7 @@ impl<T: Task> Training<'_, T> {
             }
             self.owes_evaluation = requests.evaluate || self.is_evaluation_due();
             self.save_within_epoch(&mut requests)?;
+            self.keep_copies()?;
         }
         self.settle()?;
         self.note_epoch();
@@ -575,18 +580,41 @@ impl<T: Task> Training<'_, T> {
         self.settle()?;
         self.recorder.forget_saves();
         self.note_epoch();
-        let Some(checkpoints) = &mut self.checkpoints else {
+        if self.checkpoints.is_none() {
             return Ok(());
-        };
+        }
+        let meta = self.meta();
+        let state = self.parallel.state()?;
+        let busy = self.context.group.busy();
+        match &mut self.checkpoints {
+            Some(checkpoints) => busy.during(|| checkpoints.save(state, &meta)),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the state in the memory of agents, if they have memory for it.
+    fn keep_copies(&mut self) -> Result<(), TrainError> {
+        if self.copies.is_none() {
+            return Ok(());
+        }
+        self.settle()?;
+        self.note_epoch();
+        let meta = self.meta();
+        let state = self.parallel.state()?;
+        match &mut self.copies {
+            Some(copies) => copies.keep(self.context.group, state, &meta),
+            None => Ok(()),
+        }
+    }
+
+    /// What a state needs to be resumed, beside its tensors.
+    fn meta(&mut self) -> Meta {
         self.progress.metrics_bytes = self.recorder.metrics_bytes();
-        let meta = Meta {
+        Meta {
             progress: self.progress.clone(),
             task: setup::identity(self.context, &self.task),
             config: self.context.config.to_toml().ok(),
-        };
-        let state = self.parallel.state()?;
-        let busy = self.context.group.busy();
-        busy.during(|| checkpoints.save(state, &meta))
+        }
     }
 
     /// Records how the work of the epoch was shared among the ranks.

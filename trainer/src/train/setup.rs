@@ -10,6 +10,7 @@ use burn_dist::checkpoint::{self, Source};
 use burn_dist::device::{MemoryShortage, device_memory, is_host};
 use burn_dist::launch::Generation;
 use burn_dist::parallel::{BucketSizes, MemoryEstimate, Parallel, ParallelOptions, ParameterState};
+use burn_dist::world::Launch;
 use models::flops;
 
 use super::{End, Summary, Training, failed};
@@ -89,9 +90,14 @@ pub(crate) fn train<T: Task>(
         options,
         context.group,
     )?;
-    let mut progress = match &start.checkpoint {
-        Some(path) => restore::<T>(&mut parallel, path, &identity(context, &task), config)?,
-        None => Progress::start(),
+    let of_run = identity(context, &task);
+    let mut progress = match (&start.memory, &start.checkpoint) {
+        (Some(memory), _) => {
+            let before = || Before::of_start(start);
+            restore_from::<T>(&mut parallel, memory, before, &of_run, config)?
+        }
+        (None, Some(path)) => restore::<T>(&mut parallel, path, &of_run, config)?,
+        (None, None) => Progress::start(),
     };
     drop(waiting);
     if start.of_another_run {
@@ -104,8 +110,7 @@ pub(crate) fn train<T: Task>(
     environment.steps_per_epoch = steps_per_epoch;
     // Last, once nothing in the configuration or the data can fail.
     let main = context.world.is_main();
-    let before = start.checkpoint.as_deref().filter(|_| main);
-    let before = before.and_then(Before::of);
+    let before = main.then(|| Before::of_start(start)).flatten();
     let created = (main && !config.train.fast_dev_run)
         .then(|| {
             let (folder, lock) = (start.run_dir.as_deref(), start.lock.as_ref());
@@ -117,7 +122,7 @@ pub(crate) fn train<T: Task>(
     if let Some(home) = &home {
         log::start(home, context.world, context.group);
     }
-    let mut notes = start.notes.clone();
+    let mut notes: Vec<String> = start.messages().cloned().collect();
     notes.extend(
         context
             .initial
@@ -180,6 +185,7 @@ pub(crate) fn train<T: Task>(
         steps_per_epoch,
         parallel,
         checkpoints,
+        copies: context.copies.take(),
         own_requests: Requests::default(),
         owes_evaluation: false,
         own_part: (0, Duration::ZERO),
@@ -202,6 +208,10 @@ pub(crate) fn train<T: Task>(
     }
     if let Some(world) = world_line(context, training.progress.steps) {
         training.recorder.write(&Metric::World(world))?;
+    }
+    if !start.is_fresh() {
+        // A node that is new gets its copies before the first step.
+        training.keep_copies()?;
     }
     let heed = Heed::start();
     training.tell_callbacks()?;
@@ -251,6 +261,7 @@ fn place(context: &TrainContext<'_>) -> RunPlace {
         on_host: is_host(&context.device.device),
         ranks: context.group.size(),
         shares_memory: context.group.transport() == "shm",
+        has_agents: context.world.launch() == Launch::Agent,
     }
 }
 
@@ -347,9 +358,20 @@ pub(crate) fn restore<T: Task>(
     config: &Config,
 ) -> Result<Progress, TrainError> {
     let source = Source::open(path)?;
+    restore_from::<T>(parallel, &source, || Before::of(path), identity, config)
+}
+
+/// Restores the state of a run `before`, and returns its progress.
+fn restore_from<T: Task>(
+    parallel: &mut Parallel<T::Model>,
+    source: &Source,
+    before: impl FnOnce() -> Option<Before>,
+    identity: &Identity,
+    config: &Config,
+) -> Result<Progress, TrainError> {
     let meta = Meta::of::<T>(source.manifest(), identity, Some(config))?;
-    let restored = parallel.restore(&source);
-    restored.map_err(|error| changes::of_restore(error.into(), path, config))?;
+    let restored = parallel.restore(source);
+    restored.map_err(|error| changes::of_restore(error.into(), before, config))?;
     parallel.set_steps(meta.progress.steps);
     Ok(meta.progress)
 }
@@ -359,7 +381,7 @@ pub(crate) fn restore<T: Task>(
 /// Otherwise those checkpoints would pass for the newest state, although their metrics are gone. A
 /// run that starts from scratch moves its old metrics aside instead. Returns a message.
 fn abandon(run_dir: &Path, start: &Start, steps: u64) -> Result<Option<String>, TrainError> {
-    if start.checkpoint.is_none() {
+    if start.is_fresh() {
         file::forget_after(run_dir, steps);
         let aside = dir::abandon_metrics(run_dir)?;
         let told = |path: PathBuf| format!("abandoned the earlier metrics: {}", path.display());
@@ -422,7 +444,8 @@ pub(super) fn start_checkpoints(
     let group = context.group;
     // A checkpoint of another run is in another folder.
     let start = &context.start;
-    let is_there = start.checkpoint.is_some() && !start.of_another_run;
+    let is_on_disk = start.checkpoint.is_some() && start.memory.is_none();
+    let is_there = is_on_disk && !start.of_another_run;
     let saved = is_there.then_some((progress.steps, progress.evaluated));
     let checkpoints = Checkpoints::start(config, &folder, lock, saved, timeout, group)?;
     Ok(Some(checkpoints))

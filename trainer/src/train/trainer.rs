@@ -1,6 +1,7 @@
 //! Runs a training from its checked configuration to its summary: connects the ranks, prepares data
 //! and model, and starts the training loop.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -26,6 +27,7 @@ use crate::task::classification::{Classification, Images};
 use crate::task::open::{Data, Input, Opening, OwnTask, WithTask};
 use crate::train::callback::Callback;
 use crate::train::context::{TrainContext, training_device};
+use crate::train::copies::Copies;
 use crate::train::{self, End, Summary};
 use crate::train::{freeze, generation, initial, misfit, seed};
 
@@ -189,12 +191,18 @@ impl<'a> Trainer<'a> {
             let run_dir = self.run_dir.as_deref();
             let writes = !config.train.fast_dev_run;
             let mut start = Start::find(&self.resume, run_dir, &loaded.name, writes, group)?;
+            let (copies, newest) = match config.checkpoint.in_memory {
+                true => Copies::open(group)?,
+                false => (None, None),
+            };
+            start.prefer(newest.filter(|_| self.resume == Resume::Auto))?;
             let batching = generation::batching(loaded, world.size(), &mut start)?;
             let chosen = device::choose(&config, world)?;
             let context = TrainContext {
                 config: &config,
                 name: &loaded.name,
                 start,
+                copies: Cell::new(copies),
                 world,
                 group,
                 batching,
@@ -265,7 +273,7 @@ impl WithTask for Train<'_> {
     {
         let context = self.context;
         // The other ranks get rank 0's weights, and a checkpoint has its own.
-        let model = match context.group.rank() == 0 && context.start.checkpoint.is_none() {
+        let model = match context.group.rank() == 0 && context.start.is_fresh() {
             true => self.start_from_weights(model)?,
             false => model,
         };

@@ -15,6 +15,8 @@ pub(crate) struct RunPlace {
     pub ranks: usize,
     /// Whether all ranks are known to share memory.
     pub shares_memory: bool,
+    /// Whether agents started the ranks.
+    pub has_agents: bool,
 }
 
 /// A warning for each setting that was changed and does nothing there.
@@ -48,6 +50,11 @@ pub(crate) fn warnings(config: &Config, place: RunPlace) -> Vec<String> {
         compression != Compression::None && place.shares_memory,
         format!("parallel.compression = \"{compression}\""),
         "on one host: the ranks share memory",
+    );
+    check(
+        config.checkpoint.in_memory && !place.has_agents,
+        "checkpoint.in_memory = true".to_owned(),
+        "without `trainer launch`: only its agents keep memory while ranks start again",
     );
     if place.ranks == 1 {
         for (is_set, setting) in [
@@ -95,11 +102,13 @@ mod tests {
             on_host: true,
             ranks: 2,
             shares_memory: true,
+            has_agents: false,
         };
         let cluster = RunPlace {
             on_host: false,
             ranks: 8,
             shares_memory: false,
+            has_agents: true,
         };
         let alone = RunPlace {
             ranks: 1,
@@ -113,6 +122,7 @@ mod tests {
             ("parallel.strategy=zero-2", alone, cpu),
             ("parallel.sync_batch_norm=true", alone, cpu),
             ("parallel.transport=tcp", alone, cpu),
+            ("checkpoint.in_memory=true", cpu, cluster),
         ] {
             let told = found(&[setting], idle);
             let name = setting.split('=').next().unwrap();

@@ -12,6 +12,7 @@ use super::message::{Hello, How, Message, Peer, RankEnded, Start, cut};
 use super::node::Node;
 use super::seek::Seek;
 use super::{NodeLauncher, NodesError, NodesOutcome, Rendezvous};
+use crate::checkpoint::NodeMemory;
 use crate::launch::local::{Inbox, Received, STOPPED_EARLY};
 use crate::rendezvous::StoreServer;
 use crate::wire::Secret;
@@ -56,6 +57,8 @@ pub(super) struct Agent<'a> {
     pub me: u64,
     pub host: String,
     inbox: Inbox,
+    /// Keeps copies of the ranks' state while they start again.
+    memory: Option<NodeMemory>,
     events: Receiver<Event>,
     pub sender: SyncSender<Event>,
     dialings: u64,
@@ -92,8 +95,14 @@ impl<'a> Agent<'a> {
         while host.len() > MAX_HOST {
             host.pop();
         }
+        let memory = launcher
+            .keeps_memory
+            .then(|| NodeMemory::new(launcher.nproc))
+            .transpose()
+            .map_err(NodesError::system("cannot keep memory for the ranks"))?;
         let now = Instant::now();
         Ok(Self {
+            memory,
             launcher,
             rules: launcher.rules(),
             rendezvous,
@@ -340,7 +349,9 @@ impl<'a> Agent<'a> {
             "generation {generation}: {ranks} ranks on {nodes}{reason}"
         ));
         let secret = secret_of(&self.secret, start.generation, start.salt);
-        self.node = Some(Node::start(self.launcher, start, (index, store), &secret)?);
+        let memory = self.memory.as_ref();
+        let node = Node::start(self.launcher, start, (index, store), &secret, memory)?;
+        self.node = Some(node);
         Ok(())
     }
 

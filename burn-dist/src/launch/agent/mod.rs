@@ -202,6 +202,7 @@ pub struct NodeLauncher {
     join_timeout: Duration,
     max_restarts: u32,
     usable: Usable,
+    keeps_memory: bool,
 }
 
 impl fmt::Debug for NodeLauncher {
@@ -231,6 +232,7 @@ impl NodeLauncher {
             join_timeout: Duration::from_secs(600),
             max_restarts: 3,
             usable: Arc::new(|_, _| true),
+            keeps_memory: false,
         }
     }
 
@@ -302,6 +304,14 @@ impl NodeLauncher {
     /// question. The leader starts as many nodes as can work. Calls must be quick.
     pub fn usable(mut self, usable: impl Fn(usize, usize) -> bool + Send + Sync + 'static) -> Self {
         self.usable = Arc::new(usable);
+        self
+    }
+
+    /// Sets whether this process keeps memory for copies of the ranks' state (default no).
+    ///
+    /// Ranks find it by [`NodeMemory::of_agent`](crate::checkpoint::NodeMemory::of_agent). It takes room only once they write to it.
+    pub fn keep_memory(mut self, keeps: bool) -> Self {
+        self.keeps_memory = keeps;
         self
     }
 

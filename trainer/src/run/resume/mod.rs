@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use burn_dist::ProcessGroup;
-use burn_dist::checkpoint::{CheckpointError, Found, leftovers, newest_good_by};
+use burn_dist::checkpoint::{CheckpointError, Found, Manifest, Source, leftovers, newest_good_by};
 use serde::{Deserialize, Serialize};
 
 use crate::config::run_name::CHECKPOINTS;
@@ -36,10 +36,15 @@ pub struct Start {
     /// The checkpoint to continue from.
     #[serde(with = "bytes_of_path")]
     pub checkpoint: Option<PathBuf>,
+    /// The state in memory to continue from instead.
+    #[serde(skip)]
+    pub(crate) memory: Option<Arc<Source>>,
     /// Whether the checkpoint belongs to another run, whose metrics stay untouched.
     pub of_another_run: bool,
     /// Messages for the user.
     pub notes: Vec<String>,
+    /// Where it continues, for the user.
+    pub from: String,
     /// Lock on a folder that existed already. Only on rank 0.
     #[serde(skip)]
     pub(crate) lock: Option<Arc<RunLock>>,
@@ -140,6 +145,42 @@ impl Start {
     }
 }
 
+impl Start {
+    /// Continues from the state in memory, unless the checkpoint is newer or of another run.
+    pub(crate) fn prefer(&mut self, memory: Option<Source>) -> Result<(), TrainError> {
+        let Some(memory) = memory.filter(|_| !self.of_another_run) else {
+            return Ok(());
+        };
+        let on_disk = self.checkpoint.as_deref().map(Manifest::read).transpose()?;
+        let step = memory.manifest().step;
+        if on_disk.is_none_or(|on_disk| on_disk.step <= step) {
+            self.from = format!("continues from the state in memory after step {step}");
+            self.memory = Some(Arc::new(memory));
+        }
+        Ok(())
+    }
+
+    /// Whether the run starts from scratch.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.checkpoint.is_none() && self.memory.is_none()
+    }
+
+    /// What the state to continue from contains. `None` if the run starts from scratch.
+    pub(crate) fn manifest(&self) -> Result<Option<Manifest>, CheckpointError> {
+        match (&self.memory, &self.checkpoint) {
+            (Some(memory), _) => Ok(Some(memory.manifest().clone())),
+            (None, Some(path)) => Manifest::read(path).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// All messages for the user.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &String> {
+        let from = Some(&self.from).filter(|from| !from.is_empty());
+        self.notes.iter().chain(from)
+    }
+}
+
 fn look(
     resume: &Resume,
     run_dir: Option<&Path>,
@@ -193,16 +234,18 @@ fn newest_in(run_dir: &Path, verify: Verify<'_>) -> Result<Start, TrainError> {
         .map(|error| format!("warning: skipped a checkpoint: {error}"))
         .collect();
     match &found {
-        Some(Found { path, .. }) => notes.push(format!("continues from {}", path.display())),
-        None => {
-            notes.extend(of_leftovers(&folder)?);
-            notes.push("no checkpoint, starting a new run".to_owned());
-        }
+        Some(_) => {}
+        None => notes.extend(of_leftovers(&folder)?),
     }
+    let from = match &found {
+        Some(Found { path, .. }) => format!("continues from {}", path.display()),
+        None => "no checkpoint, starting a new run".to_owned(),
+    };
     Ok(Start {
         run_dir: Some(run_dir.to_owned()),
         checkpoint: found.map(|found| found.path),
         notes,
+        from,
         ..Start::default()
     })
 }
@@ -244,13 +287,14 @@ fn newest_run(
     lock: Lock<'_>,
     verify: Verify<'_>,
 ) -> Result<Start, TrainError> {
-    let anew = |notes: Vec<String>| Start {
+    let anew = |notes: Vec<String>, from: String| Start {
         notes,
+        from,
         ..Start::default()
     };
     let Some(newest) = runs.pop() else {
         let note = "no run to resume, starting a new one";
-        return Ok(anew(vec![note.to_owned()]));
+        return Ok(anew(Vec::new(), note.to_owned()));
     };
     if checkpoints::has_checkpoint(&newest)? {
         let own = lock(&newest)?;
@@ -259,7 +303,7 @@ fn newest_run(
             ..newest_in(&newest, verify)?
         });
     }
-    let mut notes = of_leftovers(&newest.join(CHECKPOINTS))?;
+    let notes = of_leftovers(&newest.join(CHECKPOINTS))?;
     let mut note = format!(
         "the newest run, {}, has no checkpoint; starting a new run",
         newest.display()
@@ -270,8 +314,7 @@ fn newest_run(
             break;
         }
     }
-    notes.push(note);
-    Ok(anew(notes))
+    Ok(anew(notes, note))
 }
 
 /// Rejects a path that does not exist.
@@ -315,7 +358,7 @@ fn at(
         Start {
             run_dir: run_of(&path),
             checkpoint: Some(path.clone()),
-            notes: vec![format!("continues from {}", path.display())],
+            from: format!("continues from {}", path.display()),
             ..Start::default()
         }
     };
@@ -391,7 +434,7 @@ mod tests {
             let start = find(runs).unwrap();
             assert_eq!((&start.run_dir, &start.checkpoint), (&None, &None));
             for part in parts {
-                assert!(start.notes[0].contains(part), "{:?}", start.notes);
+                assert!(start.from.contains(part), "{:?}", start.from);
             }
         }
         // Its checkpoint is an empty folder.
@@ -404,14 +447,18 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join(CHECKPOINTS);
         let verify: Verify<'_> = &|path| Manifest::read(path).map(drop);
-        let notes = || newest_in(home.path(), verify).unwrap().notes;
+        let notes = || -> Vec<String> {
+            let start = newest_in(home.path(), verify).unwrap();
+            start.messages().cloned().collect()
+        };
         assert_eq!(notes().len(), 1);
         std::fs::create_dir_all(folder.join(".writing-0123456789abcdef-0000000020-0")).unwrap();
         std::fs::create_dir(folder.join("abandoned-0000000009")).unwrap();
         std::fs::create_dir(folder.join("abandoned-0000000010")).unwrap();
         dir::check_unused(home.path()).unwrap_err();
         let newest = newest_run(vec![home.path().to_owned()], &|_| Ok(None), verify);
-        for notes in [notes(), newest.unwrap().notes] {
+        let newest: Vec<String> = newest.unwrap().messages().cloned().collect();
+        for notes in [notes(), newest] {
             let last = format!("--resume {}/abandoned-0000000010", folder.display());
             assert!(notes[0].ends_with(&last), "{notes:?}");
             assert!(
