@@ -4,8 +4,10 @@
 # or everything on a node, which comes back after 1 to 3 s. Both nodes are hit, also that of rank 0.
 # Needs root, ip (iproute2), and the trainer's release build. Usage:
 #
-#   scripts/chaos.sh [--seeds FIRST:LAST] [--steps N] [section.key=value ...]
+#   scripts/chaos.sh [--seeds FIRST:LAST] [--steps N] [--in-memory] [section.key=value ...]
 #
+#   --in-memory  keeps copies of the state in memory, none on disk, and waits for both nodes before each event: at most the
+#             step in flight may be done again
 #   --seeds   the runs, one for each seed; 1:1 unless given
 #   --steps   steps of each run; 400 unless given, about 20 s with a few events
 #   TRAINER   the program; target/release/trainer, or that below CARGO_TARGET_DIR, unless set
@@ -18,7 +20,7 @@ fail() {
   exit "${code:-1}"
 }
 
-first=1 last=1 steps=400 settings=()
+first=1 last=1 steps=400 in_memory=false settings=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     -h | --help) usage; exit ;;
@@ -32,6 +34,7 @@ while [[ $# -gt 0 ]]; do
       steps=$((10#$2))
       shift 2
       ;;
+    --in-memory) in_memory=true && shift ;;
     *=*) settings+=("$1") && shift ;;
     *) usage >&2; exit 2 ;;
   esac
@@ -68,11 +71,14 @@ done
 export RAYON_NUM_THREADS=1
 BURN_DIST_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 export BURN_DIST_SECRET
-# A model with dropout; augmented images; four virtual ranks; a checkpoint after every few steps.
+# A model with dropout; augmented images; four virtual ranks; a checkpoint after every few steps, or none on disk.
+every_steps=5 most_again=400
+! $in_memory || every_steps=0 most_again=1
 options=()
 for set in 'model.filters=[8, 16]' model.hidden=32 data.train_samples=2400 data.test_samples=200 \
   data.augment=shift:2+mixup:0.8:0.5+erase:0.3 data.workers=1 train.batch_size=48 "train.max_steps=$steps" \
-  train.epochs=1000 train.evaluate_every_steps=100 schedule.name=constant checkpoint.every_steps=5 \
+  train.epochs=1000 train.evaluate_every_steps=100 schedule.name=constant \
+  "checkpoint.every_steps=$every_steps" checkpoint.every_epochs=0 "checkpoint.in_memory=$in_memory" \
   parallel.virtual_ranks=4 ${settings[@]+"${settings[@]}"}; do
   options+=(--set "$set")
 done
@@ -118,6 +124,19 @@ go_on() {
   fail "seed $seed: no step within 60 s after event $events ($event)"
 }
 
+# Waits until both nodes train, at most a minute: only then does each have a copy of what the other has.
+both_train() {
+  local tries now step
+  for ((tries = 0; tries < 600; tries++)); do
+    running 0 && running 1 || return 0
+    now=$(world)
+    step=${now#*\"step\":} step=${step%%,*}
+    [[ $now != *'"nodes":2'* || $(lines) -lt ${step:-0} ]] || return 0
+    sleep 0.1
+  done
+  fail "seed $seed: no training on two nodes within 60 s after event $events ($event)"
+}
+
 one_run() {
   local node ranks victim before generation tries begin=$SECONDS
   RANDOM=$seed
@@ -126,10 +145,11 @@ one_run() {
   start_agent 0
   start_agent 1
   go_on 0 ''
-  slowest=0
+  slowest=0 again=0
   while running 0 && running 1; do
     [[ $((SECONDS - begin)) -lt 900 ]] || fail "seed $seed: not done after 900 s"
     sleep "$((RANDOM % 2)).$((RANDOM % 10))"
+    ! $in_memory || both_train
     [[ $(lines) -lt $((steps - 20)) ]] || break
     node=$((RANDOM % 2))
     generation=$(world)
@@ -166,6 +186,7 @@ one_run() {
     ! running "$node" || fail "seed $seed: the agent of node $node did not end"
     wait "${agents[node]}" || fail "seed $seed: the agent of node $node ended with $?"
   done
+  ((again <= most_again)) || fail "seed $seed: $again steps were done again after an event"
   local after
   # The run is complete; this reads its last checkpoint.
   "$trainer" --nproc 1 --run-dir "$folder/chaos" --resume auto "${options[@]}" >"$folder/after.txt" 2>&1 || fail "$(cat "$folder/after.txt")"
