@@ -499,3 +499,56 @@ fn one_node_needs_no_rendezvous_and_wrong_arguments_are_explained() {
     let none = Trial::new(&["launch", "--nnodes", "2", "--", "--run-dir", "x"]).run();
     none.assert_code(2).assert_stderr(&["--rendezvous"]);
 }
+
+/// After losses, without a checkpoint on disk. At most the step under way is done again.
+#[test]
+fn copies_in_memory_outlive_a_rank_and_a_node() {
+    let group = Group::new(&[
+        "train.epochs=1000",
+        "train.max_steps=1500",
+        "log.every_steps=1",
+        "checkpoint.every_steps=0",
+        "checkpoint.every_epochs=0",
+        "checkpoint.in_memory=true",
+    ]);
+    let args = ["--nnodes", "1:2"];
+    let first = group.leader(&args);
+    let second = group.agent(&args).start();
+    let done = |lines: &[Value]| {
+        let steps = lines.iter().filter(|line| line["kind"] == "train");
+        steps
+            .map(|line| line["step"].as_u64().unwrap())
+            .max()
+            .unwrap()
+    };
+    group.wait_for(1, 100);
+    kill(rank_of(group.dir(), 3));
+    let before = done(&group.lines());
+    let world = group.wait_for(2, 100);
+    let begins = world["step"].as_u64().unwrap();
+    assert!(begins >= before, "{begins} after {before} steps");
+    assert_eq!((&world["ranks"], &world["nodes"]), (&4.into(), &2.into()));
+    // The whole node at once, so that no rank saves before it ends.
+    let ranks = [0, 1].map(|rank| rank_of(group.dir(), rank));
+    kill(first.pid());
+    ranks.into_iter().for_each(kill);
+    let before = done(&group.lines());
+    let world = group.wait_for(3, 100);
+    let begins = world["step"].as_u64().unwrap();
+    assert!(begins >= before, "{begins} after {before} steps");
+    assert_eq!((&world["ranks"], &world["nodes"]), (&2.into(), &1.into()));
+    let second = wait(second);
+    second.assert_code(0);
+    let from = "continues from the state in memory after step";
+    assert!(second.stdout.contains(from), "{}", second.stdout);
+    wait(first);
+    let lines = group.lines();
+    let steps = lines.iter().filter(|line| line["kind"] == "train");
+    let steps: Vec<u64> = steps.map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(
+        steps,
+        Vec::from_iter(1..=1500),
+        "a step is missing or twice"
+    );
+    group.assert_nobody_left();
+}
