@@ -32,9 +32,18 @@ pub(super) fn connect(world: &World, options: GroupOptions) -> Result<Engine, Er
     if options.algorithm == Algorithm::Mpi && mpi.is_none() {
         return Err(no_mpi("the algorithm \"mpi\" needs ranks that MPI started").into());
     }
+    through(store, options, mpi)
+}
+
+/// Connects the ranks of a store.
+pub(super) fn through(
+    store: Arc<Store>,
+    options: GroupOptions,
+    mpi: Option<Arc<Session>>,
+) -> Result<Engine, Error> {
     let joining = Joining {
-        rank: world.rank(),
-        members: &Members::all(world.size()),
+        rank: store.rank(),
+        members: &Members::all(store.size()),
         options: &options,
         store: &store,
         has_processor: None,
@@ -431,7 +440,7 @@ fn reached_at(mut address: SocketAddr, store: IpAddr) -> SocketAddr {
     address
 }
 
-fn no_mpi(reason: &str) -> TransportError {
+pub(super) fn no_mpi(reason: &str) -> TransportError {
     TransportError::Setup {
         transport: "mpi",
         action: "looking up MPI".into(),

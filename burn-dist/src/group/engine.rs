@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -147,7 +147,7 @@ pub(super) struct Poison {
     /// See [`ProcessGroup::busy`](super::ProcessGroup::busy).
     pub busy: Busy,
     /// Ends the process some time after the run has failed.
-    leash: Arc<OnceLock<Leash>>,
+    leash: Arc<Mutex<Option<Leash>>>,
 }
 
 impl Poison {
@@ -166,8 +166,14 @@ impl Poison {
     /// Ends the process some time after the run has failed, from now on.
     pub fn put_on_leash(&self, abort: Abort) {
         if let Some(store) = &self.store {
-            self.leash.get_or_init(|| Leash::new(store.faults(), abort));
+            let mut leash = self.leash.lock();
+            leash.get_or_insert_with(|| Leash::new(store.faults(), abort));
         }
+    }
+
+    /// Lets the process go on after the failure.
+    pub fn take_off_leash(&self) {
+        *self.leash.lock() = None;
     }
 
     /// The store of the run. `None` for a single rank.

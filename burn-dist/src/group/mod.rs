@@ -234,6 +234,81 @@ impl ProcessGroup {
         })
     }
 
+    /// Connects the ranks that are left after a failure, as a new group. All of them call it, on a
+    /// group of all ranks of the world.
+    ///
+    /// The first one waits at most `wait` for the others that are still connected. Those that came
+    /// keep their order and get new ranks from 0. This group and all others of this process stay
+    /// unusable; [`Abort`] does not end the process for their failure any
+    /// more. A rank that calls it without a failure makes the others fail, so that they call it
+    /// too.
+    ///
+    /// The ranks meet at the store of the first group: under MPI, Slurm and torchrun it ends with
+    /// rank 0, and so does the run. The launcher must let ranks live when others fail
+    /// ([`LocalLauncher::outlive`](crate::launch::LocalLauncher::outlive)). Restore the state from a
+    /// checkpoint, or from
+    /// [`MemoryCopies`](crate::checkpoint::MemoryCopies), and make a new
+    /// [`Parallel`](crate::parallel::Parallel).
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use burn_dist::{Error, ProcessGroup};
+    ///
+    /// fn train(group: &ProcessGroup) -> Result<(), Error> {
+    ///     // Restores the newest state, and trains to the end.
+    ///     # group.barrier()
+    /// }
+    ///
+    /// # fn main() -> Result<(), Error> {
+    /// # let mut group = ProcessGroup::single();
+    /// while let Err(error) = train(&group) {
+    ///     eprintln!("rank {}: {error}", group.rank());
+    ///     group = group.reform(Duration::from_secs(30))?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Fails if the store is gone, if the others went on without this rank, or if another rank
+    /// fails meanwhile. After the last, the ranks may call it again. Also fails with the transport
+    /// `mpi`.
+    pub fn reform(&self, wait: Duration) -> Result<Self, Error> {
+        // What runs here ends; the others learn of it.
+        self.queue.poison.inject("it re-forms the group");
+        let store = self.queue.poison.store();
+        let Some(store) = store.and_then(|store| store.upgrade()) else {
+            return Ok(Self::single());
+        };
+        let (options, server) = self.queue.inline(|engine| {
+            let link = engine.link.as_ref();
+            Ok((
+                link.map(|link| link.options.clone()).unwrap_or_default(),
+                link.and_then(|link| link.server.clone()),
+            ))
+        })?;
+        if options.transport == TransportKind::Mpi || options.algorithm == Algorithm::Mpi {
+            return Err(connect::no_mpi("MPI ends all ranks if one fails").into());
+        }
+        let reformed = store.reform(wait)?;
+        self.queue.poison.take_off_leash();
+        if reformed.size() == 1 {
+            return Ok(Self::single());
+        }
+        let abort = options.abort;
+        let mut engine = connect::through(Arc::new(reformed), options, None)?;
+        if let Some(server) = server {
+            engine = engine.hosting(server);
+        }
+        if let Some(abort) = abort {
+            engine.poison.put_on_leash(abort);
+        }
+        Ok(Self {
+            queue: Queue::new(engine),
+        })
+    }
+
     /// Divides this group: ranks with the same `colour` form a new group. All ranks call it.
     ///
     /// Ranks in the new group are ordered by `key`, then by their rank here. As with

@@ -3,6 +3,7 @@
 use super::connect::{Attempt, Entered, check, host, meeting};
 use super::error::{RendezvousError, still_missing};
 use super::protocol::{self, GatherFailure, MAX_PAYLOAD, MAX_TAG, Message};
+use super::reform::{self, Reformed};
 use super::server::StoreServer;
 use crate::deadline;
 use crate::process::Process;
@@ -56,10 +57,7 @@ pub(crate) fn when_launcher_is_gone(then: impl FnOnce() + Send + 'static) {
 /// tells the others that this rank is done.
 #[derive(Debug)]
 pub struct Store {
-    rank: usize,
-    size: usize,
-    secret: Secret,
-    timeout: Duration,
+    terms: Terms,
     local_ip: IpAddr,
     store_ip: IpAddr,
     faults: FaultBoard,
@@ -67,7 +65,23 @@ pub struct Store {
     /// `None` for a single rank.
     link: Option<Control>,
     /// The store, if this process is rank 0 and no launcher hosts it.
-    server: Option<StoreServer>,
+    server: Option<Arc<StoreServer>>,
+}
+
+/// What a connection to the store has in common with one that replaces it.
+#[derive(Clone, Debug)]
+struct Terms {
+    rank: usize,
+    size: usize,
+    /// Number of the world, from 0. It grows when ranks re-form it.
+    world: u32,
+    secret: Secret,
+    /// Limit of an exchange.
+    timeout: Duration,
+    /// Meaning of the end of the connection.
+    gone: String,
+    /// Whether the store is that of this crate's launchers.
+    is_of_launcher: bool,
 }
 
 #[derive(Debug)]
@@ -143,6 +157,59 @@ impl Store {
             Some(server) => Attempt::new(world, secret, deadline).once(server.address())?,
             None => Attempt::new(world, secret, deadline).retry(master, timeout)?,
         };
+        let address = entered.address;
+        let gone = match world.launch() {
+            Launch::Local => {
+                format!("the launcher is gone (its store at {address} closed the connection)")
+            }
+            Launch::Agent => {
+                format!("the first agent is gone (its store at {address} closed the connection)")
+            }
+            _ => format!("rank 0 is gone (its store at {address} closed the connection)"),
+        };
+        let terms = Terms {
+            rank,
+            size,
+            world: 0,
+            secret: secret.clone(),
+            timeout,
+            gone,
+            is_of_launcher: world.is_of_own_launcher(),
+        };
+        Self::over(entered, terms, server.map(Arc::new))
+    }
+
+    /// Joins the ranks that are left, at the same store. They may have other ranks than here.
+    ///
+    /// The first one waits for the others at most `wait`. Then those that came form the world. All
+    /// ranks of this store get a failure if there is none yet.
+    ///
+    /// # Errors
+    /// Fails if the store is gone, or if the others went on without this rank.
+    pub fn reform(&self, wait: Duration) -> Result<Self, RendezvousError> {
+        if self.link.is_none() {
+            return Self::alone(self.terms.timeout);
+        }
+        let Reformed {
+            rank,
+            size,
+            entered,
+        } = reform::join(self, wait)?;
+        let terms = Terms {
+            rank,
+            size,
+            world: self.terms.world + 1,
+            ..self.terms.clone()
+        };
+        Self::over(entered, terms, self.server.clone())
+    }
+
+    /// Starts to listen to the store.
+    fn over(
+        entered: Entered,
+        terms: Terms,
+        server: Option<Arc<StoreServer>>,
+    ) -> Result<Self, RendezvousError> {
         let Entered {
             stream,
             session,
@@ -153,12 +220,11 @@ impl Store {
         configure_control(&stream).map_err(&system)?;
         // A store that accepts nothing for this long counts as gone.
         stream
-            .set_write_timeout(Some(timeout.max(PATIENCE)))
+            .set_write_timeout(Some(terms.timeout.max(PATIENCE)))
             .map_err(&system)?;
         let local_ip = stream.local_addr().map_err(&system)?.ip().to_canonical();
         let store_ip = address.ip().to_canonical();
-
-        let faults = FaultBoard::new(size);
+        let faults = FaultBoard::new(terms.size);
         let progress = Arc::new(AtomicU64::new(0));
         let wire = Arc::new(Wire {
             writer: Mutex::new(Writer {
@@ -174,31 +240,18 @@ impl Store {
             stream,
             opener: receive,
             address,
-            size,
+            size: terms.size,
             wire: Arc::clone(&wire),
             faults: faults.clone(),
             progress: Arc::clone(&progress),
-            gone: match world.launch() {
-                Launch::Local => {
-                    format!("the launcher is gone (its store at {address} closed the connection)")
-                }
-                Launch::Agent => {
-                    format!(
-                        "the first agent is gone (its store at {address} closed the connection)"
-                    )
-                }
-                _ => format!("rank 0 is gone (its store at {address} closed the connection)"),
-            },
-            is_of_launcher: world.is_of_own_launcher(),
+            gone: terms.gone.clone(),
+            is_of_launcher: terms.is_of_launcher,
         };
         let thread = std::thread::Builder::new().name("store-monitor".into());
         let monitor = thread.spawn(move || monitor.run());
         let monitor = monitor.map_err(thread_limit::named).map_err(&system)?;
         Ok(Self {
-            rank,
-            size,
-            secret: secret.clone(),
-            timeout,
+            terms,
             local_ip,
             store_ip,
             faults,
@@ -216,10 +269,15 @@ impl Store {
 
     fn alone(timeout: Duration) -> Result<Self, RendezvousError> {
         Ok(Self {
-            rank: 0,
-            size: 1,
-            secret: Secret::generate()?.1,
-            timeout,
+            terms: Terms {
+                rank: 0,
+                size: 1,
+                world: 0,
+                secret: Secret::generate()?.1,
+                timeout,
+                gone: String::new(),
+                is_of_launcher: false,
+            },
             local_ip: Ipv4Addr::LOCALHOST.into(),
             store_ip: Ipv4Addr::LOCALHOST.into(),
             faults: FaultBoard::new(1),
@@ -229,14 +287,24 @@ impl Store {
         })
     }
 
+    /// Address of the store. `None` for a single rank.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.link.as_ref().map(|link| link.address)
+    }
+
+    /// Number of the world, from 0.
+    pub(super) fn world_number(&self) -> u32 {
+        self.terms.world
+    }
+
     /// Rank of this process.
     pub fn rank(&self) -> usize {
-        self.rank
+        self.terms.rank
     }
 
     /// The world size.
     pub fn size(&self) -> usize {
-        self.size
+        self.terms.size
     }
 
     /// Gives `payload` to all ranks and returns theirs, in rank order.
@@ -249,7 +317,7 @@ impl Store {
     /// gone. Also fails if the payload is longer than [`MAX_PAYLOAD`] bytes or the tag longer than
     /// [`MAX_TAG`]. After an error that other ranks share, no exchange works any more.
     pub fn all_gather(&self, tag: &str, payload: &[u8]) -> Result<Vec<Vec<u8>>, RendezvousError> {
-        self.all_gather_within(tag, payload, self.timeout)
+        self.all_gather_within(tag, payload, self.terms.timeout)
     }
 
     /// Does a [`Store::all_gather`] with its own timeout; that of the rank that calls first counts.
@@ -275,8 +343,8 @@ impl Store {
         let mut sequence = link.exchange.lock();
         let mut inbox = link.wire.inbox.lock();
         self.check(link, &inbox)?;
-        inbox.gathered = vec![None; self.size];
-        inbox.missing = self.size;
+        inbox.gathered = vec![None; self.terms.size];
+        inbox.missing = self.terms.size;
         inbox.sequence = *sequence;
         drop(inbox);
 
@@ -349,13 +417,13 @@ impl Store {
     pub fn abort_because_of(&self, culprit: Option<usize>, reason: &str) {
         let Some(link) = &self.link else { return };
         self.faults.record(Fault {
-            rank: culprit.or(Some(self.rank)),
+            rank: culprit.or(Some(self.terms.rank)),
             reason: reason.into(),
         });
         let reason = reason.into();
         let sent = self.send(link, &Message::Abort { culprit, reason });
         if let (Ok(()), Some(server)) = (sent, &self.server) {
-            server.wait_until_told(self.rank, LAST_WORD);
+            server.wait_until_told(self.terms.rank, LAST_WORD);
         }
     }
 
@@ -386,7 +454,7 @@ impl Store {
 
     /// The run's secret, for connections between ranks.
     pub fn secret(&self) -> &Secret {
-        &self.secret
+        &self.terms.secret
     }
 
     fn send(&self, link: &Control, message: &Message) -> Result<(), RendezvousError> {
@@ -424,11 +492,12 @@ impl Drop for Store {
         if let Some(link) = &mut self.link {
             link.close();
         }
-        if let Some(server) = self.server.take() {
+        // A connection that replaces this one goes on with the store.
+        if let Some(server) = self.server.take().and_then(Arc::into_inner) {
             // Others may still need the store, but not once the run has failed.
             let limit = match server.first_fault() {
                 Some(_) => FAREWELL,
-                None => self.timeout,
+                None => self.terms.timeout,
             };
             if !server.wait_until_left(limit) {
                 tracing::debug!("rank 0 closes the store while ranks are still connected");

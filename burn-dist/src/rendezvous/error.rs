@@ -25,6 +25,25 @@ pub enum RendezvousError {
         /// The error.
         reason: String,
     },
+    /// The ranks have re-formed their world without this one.
+    #[error(
+        "the others went on without rank {rank}, because it came too late to re-form the world"
+    )]
+    LeftOut {
+        /// This rank.
+        rank: usize,
+    },
+    /// The store is gone, and with it the way to re-form the world.
+    #[error(
+        "cannot re-form the world: the store at {address} does not answer ({reason}). Under MPI, \
+         Slurm and torchrun it ends with rank 0"
+    )]
+    CannotReform {
+        /// Address of the store.
+        address: SocketAddr,
+        /// The last attempt.
+        reason: String,
+    },
     /// The store's host name has no address.
     #[error("cannot resolve {master}: {source}. Check MASTER_ADDR")]
     Resolve {
@@ -344,6 +363,7 @@ impl RendezvousError {
             Refusal::RankTaken => Self::RankTaken { address, rank },
             Refusal::RankGone => Self::RankGone { address, rank },
             Refusal::Ending => Self::Ending { address },
+            Refusal::LeftOut => Self::LeftOut { rank },
             Refusal::BadContext => Self::NotAStore {
                 address,
                 reason: format!("it does not accept {MAX_CONTEXT} bytes of context"),

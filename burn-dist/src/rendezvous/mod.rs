@@ -9,8 +9,10 @@ mod client;
 mod connect;
 mod error;
 mod protocol;
+mod reform;
 mod roster;
 mod server;
+mod waiting_room;
 
 pub use client::Store;
 pub(crate) use client::when_launcher_is_gone;

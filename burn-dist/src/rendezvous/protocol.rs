@@ -96,6 +96,13 @@ pub(crate) enum Message {
         #[serde(deserialize_with = "bounded::list")]
         progress: Vec<Option<u64>>,
     },
+    /// The place of a rank in the world that it asked to re-form.
+    Reformed {
+        #[serde(deserialize_with = "bounded::rank")]
+        rank: usize,
+        #[serde(deserialize_with = "bounded::size")]
+        size: usize,
+    },
 }
 
 /// The reason why the store refuses a rank.
@@ -119,6 +126,8 @@ pub(crate) enum Refusal {
     Ending,
     /// The rank's statement was malformed.
     BadContext,
+    /// The other ranks have re-formed their world without this one.
+    LeftOut,
 }
 
 /// The reason why an all-gather failed for all ranks.
@@ -190,6 +199,7 @@ mod kind {
     pub const QUERY: u8 = 11;
     pub const WAITING: u8 = 12;
     pub const SURVEYED: u8 = 13;
+    pub const REFORMED: u8 = 14;
 }
 
 /// Largest number of bytes after the header, by type. A number takes at most 10 bytes, a rank 3.
@@ -201,7 +211,7 @@ fn limit(kind: u8) -> Option<usize> {
         kind::WAITING => 64 + 4 * MAX_WORLD_SIZE,
         kind::ABORT | kind::PEER_FAILED => MAX_REASON + 64,
         kind::REPORT | kind::SURVEY | kind::BYE => 64,
-        kind::WELCOME | kind::REFUSED | kind::PEER_LEFT | kind::QUERY => 64,
+        kind::REFORMED | kind::WELCOME | kind::REFUSED | kind::PEER_LEFT | kind::QUERY => 64,
         _ => return None,
     })
 }
@@ -497,6 +507,7 @@ mod tests {
                     payload,
                 }
             }),
+            (rank(), rank()).prop_map(|(rank, size)| Message::Reformed { rank, size }),
             failure().prop_map(Message::GatherFailed),
             (rank(), ".{0,60}").prop_map(|(rank, reason)| Message::PeerFailed { rank, reason }),
             rank().prop_map(|rank| Message::PeerLeft { rank }),

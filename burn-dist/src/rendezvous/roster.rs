@@ -149,6 +149,18 @@ impl Roster {
         self.members.iter().all(present)
     }
 
+    /// The ranks that are connected.
+    pub(crate) fn present(&self) -> Vec<usize> {
+        let members = self.members.iter().enumerate();
+        let present = members.filter(|(_, member)| matches!(member, Member::Present(_)));
+        present.map(|(rank, _)| rank).collect()
+    }
+
+    /// Number of ranks.
+    pub(crate) fn size(&self) -> usize {
+        self.members.len()
+    }
+
     pub(crate) fn peers(&self) -> impl Iterator<Item = &Peer> {
         self.members.iter().filter_map(|member| match member {
             Member::Present(peer) => Some(peer),
@@ -561,7 +573,7 @@ fn frame(message: &Message) -> Arc<[u8]> {
 }
 
 /// An outbox whose connection has just ended drops its messages.
-fn post(outbox: &Outbox, message: &Message) {
+pub(crate) fn post(outbox: &Outbox, message: &Message) {
     let _ = outbox.send(frame(message));
 }
 

@@ -6,6 +6,7 @@
 use super::error::RendezvousError;
 use super::protocol::{self, FrameError, Message, Refusal};
 use super::roster::Roster;
+use super::waiting_room::{Place, Waiter, WaitingRoom};
 use crate::open_files;
 use crate::thread_limit;
 use crate::wire::Fault;
@@ -53,7 +54,42 @@ struct Shared {
 
 struct State {
     roster: Roster,
+    /// Number of the world, from 0. It grows when ranks re-form it.
+    world: u32,
+    /// The ranks in the first world of the ranks in this one.
+    first_ranks: Vec<usize>,
+    /// Ranks that wait to re-form the world.
+    room: Option<WaitingRoom>,
     closed: bool,
+}
+
+impl State {
+    /// The rank of a connection, if its world is the current one.
+    fn rank_of(&self, place: &Place) -> Option<usize> {
+        let (world, rank) = place.get()?;
+        (*world == self.world).then_some(*rank)
+    }
+
+    /// The rank in this world of the rank `first` in the first one.
+    fn now(&self, first: usize) -> Option<usize> {
+        self.first_ranks.iter().position(|rank| *rank == first)
+    }
+
+    /// Forms the world that ranks wait for, if it is time.
+    fn reform(&mut self, now: Instant) {
+        if self.room.as_ref().is_some_and(WaitingRoom::is_empty) {
+            self.room = None;
+        }
+        let ready = |room: &mut WaitingRoom| room.is_ready(&self.roster, now);
+        let Some(room) = self.room.take_if(ready) else {
+            return;
+        };
+        self.world += 1;
+        let (roster, before) = room.form(self.world);
+        let first = before.iter().filter_map(|rank| self.first_ranks.get(*rank));
+        self.first_ranks = first.copied().collect();
+        self.roster = roster;
+    }
 }
 
 impl std::fmt::Debug for Shared {
@@ -90,6 +126,9 @@ impl StoreServer {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 roster: Roster::new(size),
+                world: 0,
+                first_ranks: (0..size).collect(),
+                room: None,
                 closed: false,
             }),
             changed: Condvar::new(),
@@ -145,7 +184,11 @@ impl StoreServer {
 
     /// The first rank that failed, and the reason.
     pub fn first_fault(&self) -> Option<Fault> {
-        self.shared.state.lock().roster.first_fault()
+        let state = self.shared.state.lock();
+        let mut fault = state.roster.first_fault()?;
+        let first = |rank: usize| state.first_ranks.get(rank).copied();
+        fault.rank = fault.rank.and_then(first);
+        Some(fault)
     }
 
     /// Tells all ranks that the process of `rank` failed.
@@ -153,8 +196,13 @@ impl StoreServer {
     /// For a launcher, which may know before the connection ends. The rank may have left or may
     /// never have connected. A rank that failed before keeps its reason.
     pub fn report_failure(&self, rank: usize, reason: &str) {
-        self.shared.state.lock().roster.end_of_process(rank, reason);
-        self.shared.changed.notify_all();
+        let mut state = self.shared.state.lock();
+        // One that the world was re-formed without has failed before.
+        if let Some(rank) = state.now(rank) {
+            state.roster.end_of_process(rank, reason);
+        }
+        drop(state);
+        self.shared.look();
     }
 
     /// Does a [`StoreServer::report_failure`] only if `rank` has never been connected.
@@ -162,7 +210,7 @@ impl StoreServer {
     /// For a process that ended properly, whose goodbye may still be in flight.
     pub fn report_absence(&self, rank: usize, reason: &str) {
         let mut state = self.shared.state.lock();
-        if state.roster.is_absent(rank) {
+        if let Some(rank) = state.now(rank).filter(|rank| state.roster.is_absent(*rank)) {
             state.roster.fail(rank, reason);
         }
     }
@@ -185,7 +233,8 @@ impl StoreServer {
 
     /// The reason that `rank` gave when it aborted.
     pub fn abort_reason(&self, rank: usize) -> Option<String> {
-        self.shared.state.lock().roster.abort_reason(rank)
+        let state = self.shared.state.lock();
+        state.roster.abort_reason(state.now(rank)?)
     }
 
     /// Waits until no rank is connected, at most `limit`. Returns whether all are gone.
@@ -227,8 +276,11 @@ impl Shared {
 fn keep_time(shared: &Shared) {
     let mut state = shared.state.lock();
     while !state.closed {
-        let next = state.roster.tick(Instant::now());
-        match next {
+        let now = Instant::now();
+        state.reform(now);
+        let next = state.roster.tick(now);
+        let room = state.room.as_ref().map(|room| room.deadline);
+        match next.into_iter().chain(room).min() {
             None => shared.changed.wait(&mut state),
             Some(next) => drop(shared.changed.wait_until(&mut state, next)),
         }
@@ -239,7 +291,9 @@ fn accept(listener: &TcpListener, mut woken: &UnixStream, shared: &Arc<Shared>) 
     let mut listens = true;
     loop {
         let state = shared.state.lock();
-        let (closed, wanted) = (state.closed, !state.roster.is_complete());
+        // After a failure, ranks may re-form their world.
+        let failed = state.room.is_some() || state.roster.first_fault().is_some();
+        let (closed, wanted) = (state.closed, failed || !state.roster.is_complete());
         drop(state);
         if closed {
             return;
@@ -342,21 +396,24 @@ fn serve(stream: TcpStream, from: SocketAddr, accepted: Accepted, shared: &Arc<S
         return;
     }
     let stream = Arc::new(stream);
+    let place = Place::default();
     let joined = match decode_context(&context) {
         None => Err(Refusal::BadContext),
-        Some((rank, size)) => {
+        Some(asks) => {
             let mut state = shared.state.lock();
             if state.closed {
                 return;
             }
-            let joined = state
-                .roster
-                .join(rank, size, outbox, Some(Arc::clone(&stream)));
-            joined.map(|()| rank)
+            let waiter = Waiter {
+                outbox,
+                stream: Some(Arc::clone(&stream)),
+                place: Arc::clone(&place),
+            };
+            take_in(&mut state, asks, waiter)
         }
     };
-    let rank = match joined {
-        Ok(rank) => rank,
+    match joined {
+        Ok(()) => {}
         Err(refusal) => {
             let refusals = shared.strangers.refusals();
             refusals.warn(format_args!(
@@ -374,11 +431,10 @@ fn serve(stream: TcpStream, from: SocketAddr, accepted: Accepted, shared: &Arc<S
     if let Err(error) = writer.spawn(move || deliver(&writing, send, &mail)) {
         let error = thread_limit::named(error);
         let reason = format!("the store cannot start another thread: {error}");
-        shared.state.lock().roster.lose(rank, &reason);
-        shared.look();
+        lose(shared, &place, &reason);
         return;
     }
-    listen(&stream, receive, rank, shared);
+    listen(&stream, receive, &place, shared);
     shared.look();
 }
 
@@ -393,20 +449,71 @@ fn deliver(mut stream: &TcpStream, mut sealer: Sealer, mail: &Receiver<Arc<[u8]>
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-fn listen(mut stream: &TcpStream, mut opener: Opener, rank: usize, shared: &Shared) {
+/// Takes a rank in, or lets it wait until the others of a world to re-form are there.
+fn take_in(state: &mut State, asks: Asks, waiter: Waiter) -> Result<(), Refusal> {
+    let (rank, size) = (asks.rank, asks.size);
+    let Some((world, wait)) = asks.reform else {
+        let Waiter {
+            outbox,
+            stream,
+            place,
+        } = waiter;
+        state.roster.join(rank, size, outbox, stream)?;
+        let _ = place.set((state.world, rank));
+        return Ok(());
+    };
+    if world != state.world || size != state.roster.size() || rank >= size {
+        return Err(Refusal::LeftOut);
+    }
+    let now = Instant::now();
+    // The others may not know yet that this rank stops.
+    state.roster.fail(rank, "it re-forms the world");
+    let room = state
+        .room
+        .get_or_insert_with(|| WaitingRoom::new(now + wait));
+    room.enter(rank, waiter);
+    state.reform(now);
+    Ok(())
+}
+
+/// Handles the end of a rank's connection without a goodbye.
+fn lose(shared: &Shared, place: &Place, reason: &str) {
+    let mut state = shared.state.lock();
+    match state.rank_of(place) {
+        Some(rank) => state.roster.lose(rank, reason),
+        None => {
+            if let Some(room) = &mut state.room {
+                room.leave(place);
+            }
+        }
+    }
+    drop(state);
+    shared.look();
+}
+
+fn listen(mut stream: &TcpStream, mut opener: Opener, place: &Place, shared: &Shared) {
     loop {
         let lost = match protocol::read(&mut stream, &mut opener) {
             Ok(Message::Bye) => {
-                shared.state.lock().roster.leave(rank);
+                let mut state = shared.state.lock();
+                if let Some(rank) = state.rank_of(place) {
+                    state.roster.leave(rank);
+                }
                 return;
             }
             Ok(message) => {
-                let received = shared
-                    .state
-                    .lock()
-                    .roster
-                    .receive(rank, message, Instant::now());
-                shared.changed.notify_all();
+                let mut state = shared.state.lock();
+                // A world that was re-formed has no use for messages any more.
+                let received = match state.rank_of(place) {
+                    Some(rank) => state.roster.receive(rank, message, Instant::now()),
+                    None => Ok(()),
+                };
+                let has_failed = state.roster.first_fault().is_some();
+                drop(state);
+                match has_failed {
+                    true => shared.look(),
+                    false => drop(shared.changed.notify_all()),
+                };
                 match received {
                     Ok(()) => continue,
                     Err(violation) => format!("it sent {}", violation.0),
@@ -419,7 +526,7 @@ fn listen(mut stream: &TcpStream, mut opener: Opener, rank: usize, shared: &Shar
             }
             Err(error) => format!("it sent {error}"),
         };
-        shared.state.lock().roster.lose(rank, &lost);
+        lose(shared, place, &lost);
         let _ = stream.shutdown(Shutdown::Both);
         return;
     }
@@ -433,11 +540,39 @@ pub(crate) fn encode_context(rank: usize, size: usize) -> [u8; 8] {
     context
 }
 
-fn decode_context(context: &[u8]) -> Option<(usize, usize)> {
-    let (rank, size) = context.split_first_chunk::<4>()?;
-    let size: &[u8; 4] = size.try_into().ok()?;
-    Some((
-        u32::from_le_bytes(*rank) as usize,
-        u32::from_le_bytes(*size) as usize,
-    ))
+/// The statement of a rank that asks to re-form the world with this number, and how long the store
+/// waits for the others.
+pub(crate) fn encode_reform((rank, size): (usize, usize), world: u32, wait: Duration) -> [u8; 16] {
+    let wait = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+    let mut context = [0; 16];
+    context[..8].copy_from_slice(&encode_context(rank, size));
+    context[8..12].copy_from_slice(&world.to_le_bytes());
+    context[12..].copy_from_slice(&wait.to_le_bytes());
+    context
+}
+
+/// A rank's statement about itself.
+struct Asks {
+    rank: usize,
+    size: usize,
+    /// The number of the world to re-form, and how long to wait for the others.
+    reform: Option<(u32, Duration)>,
+}
+
+fn decode_context(context: &[u8]) -> Option<Asks> {
+    let (words, rest) = context.as_chunks::<4>();
+    let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let (rank, size, reform) = match (&words[..], rest) {
+        ([rank, size], []) => (*rank, *size, None),
+        ([rank, size, world, wait], []) => {
+            let wait = Duration::from_millis(u64::from(*wait));
+            (*rank, *size, Some((*world, wait)))
+        }
+        _ => return None,
+    };
+    Some(Asks {
+        rank: rank as usize,
+        size: size as usize,
+        reform,
+    })
 }

@@ -125,6 +125,8 @@ pub struct LocalLauncher {
     grace: Duration,
     stop_grace: Option<Duration>,
     direct: bool,
+    /// Number of ranks that go on without the others.
+    enough: usize,
 }
 
 impl LocalLauncher {
@@ -138,6 +140,7 @@ impl LocalLauncher {
             grace: GRACE,
             stop_grace: None,
             direct: false,
+            enough: nproc,
         }
     }
 
@@ -183,6 +186,15 @@ impl LocalLauncher {
     /// pauses does so for rank 0. The other ranks should write nothing to it.
     pub fn direct_output(mut self, direct: bool) -> Self {
         self.direct = direct;
+        self
+    }
+
+    /// Lets the others live when a rank fails, as long as `enough` ranks are left (default: all).
+    ///
+    /// For ranks that go on with [`ProcessGroup::reform`](crate::ProcessGroup::reform). The run
+    /// succeeds if that many do.
+    pub fn outlive(mut self, enough: usize) -> Self {
+        self.enough = enough.max(1);
         self
     }
 
@@ -256,6 +268,7 @@ impl LocalLauncher {
             server,
             ranks,
             first_failed: None,
+            lost: 0,
             pressure: Pressure::new(self.stop_grace),
         };
         Ok(watch.run(&inbox))
@@ -284,6 +297,8 @@ struct Watch<'a> {
     ranks: Ranks,
     /// The rank whose failure was seen first.
     first_failed: Option<usize>,
+    /// Number of ranks that have failed.
+    lost: usize,
     pressure: Pressure,
 }
 
@@ -327,6 +342,10 @@ impl Watch<'_> {
                     self.hear(inbox);
                 }
                 self.server.report_failure(rank, &format!("it {exit}"));
+                self.lost += 1;
+                if self.first_failed.is_none() && self.are_enough_left() {
+                    continue;
+                }
                 match (self.first_failed, self.pressure.signal) {
                     (None, None) => {
                         self.first_failed = Some(rank);
@@ -357,6 +376,10 @@ impl Watch<'_> {
         }
     }
 
+    fn are_enough_left(&self) -> bool {
+        self.launcher.nproc.saturating_sub(self.lost) >= self.launcher.enough
+    }
+
     fn end_after_failure(&mut self) {
         self.pressure.end_after_failure(self.launcher.grace);
     }
@@ -373,6 +396,7 @@ impl Watch<'_> {
             })
         });
         LaunchOutcome {
+            are_enough: self.lost > 0 && self.are_enough_left(),
             exits,
             failure,
             signal: self.pressure.signal,

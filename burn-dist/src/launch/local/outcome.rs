@@ -161,6 +161,8 @@ pub struct LaunchOutcome {
     pub(super) failure: Option<RankFailure>,
     pub(super) signal: Option<i32>,
     pub(super) told: bool,
+    /// Whether ranks failed, and those that were left are enough.
+    pub(super) are_enough: bool,
     pub(super) unwritten: Arc<OnceLock<io::Error>>,
 }
 
@@ -212,7 +214,7 @@ impl LaunchOutcome {
         if let Some(failure) = &self.failure {
             return failure.exit_code();
         }
-        if self.exits.iter().any(RankExit::is_failure) {
+        if !self.are_enough && self.exits.iter().any(RankExit::is_failure) {
             return match self.signal {
                 Some(signal) => u8::try_from(128 + signal).unwrap_or(1),
                 None => 1,
@@ -229,6 +231,10 @@ impl std::fmt::Display for LaunchOutcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&self.failure, self.signal, self.exit_code()) {
             (Some(failure), ..) => write!(f, "{failure}"),
+            (None, _, 0) if self.are_enough => {
+                let lost = self.exits.iter().filter(|exit| exit.is_failure()).count();
+                write!(f, "all ranks finished but {lost} that the others outlived")
+            }
             (None, _, 0) => f.write_str("all ranks finished"),
             // The ranks themselves report whether they wrote a checkpoint.
             (None, _, 75) => f.write_str("the ranks stopped early, with a checkpoint"),
@@ -258,6 +264,7 @@ mod tests {
             }),
             signal,
             told: signal.is_some(),
+            are_enough: false,
             unwritten: Arc::default(),
         }
     }
