@@ -987,6 +987,10 @@ fn schedules_and_stops_that_make_no_sense_are_refused() {
         (vec!["train.label_smoothing=1.0"], "in [0, 1)"),
         (vec!["checkpoint.keep=0"], "checkpoint.keep"),
         (vec!["checkpoint.every_minutes=-1.0"], "zero or positive"),
+        (
+            vec!["checkpoint.in_memory=true", "checkpoint.every_epochs=0"],
+            "needs checkpoints on disk too",
+        ),
         (vec!["early_stopping.target_accuracy=99.0"], "in [0, 1]"),
         (vec!["early_stopping.patience=0"], "early_stopping.patience"),
         (

@@ -158,6 +158,14 @@ fn stopping(config: &Config) -> Vec<Result<(), Fault>> {
         not_negative("early_stopping.min_delta", stopping.min_delta),
     ];
     checks.extend([target, patience].into_iter().flatten());
+    if checkpoint.in_memory && !checkpoint.wanted() {
+        let message = "checkpoint.in_memory = true needs checkpoints on disk too: the memory ends \
+                       with the agents";
+        let fault = Fault::in_key("checkpoint.in_memory", message);
+        checks.push(Err(
+            fault.help("set checkpoint.every_epochs or checkpoint.every_minutes")
+        ));
+    }
     let is_used = stopping.patience.is_some() && stopping.target_accuracy.is_none();
     let usual = EarlyStoppingConfig::default();
     let watches_other = |name: &String| name != config.task.kind.monitor();
