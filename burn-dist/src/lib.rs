@@ -87,6 +87,7 @@ pub mod group;
 pub mod launch;
 mod map_shards;
 mod mean;
+mod memory_file;
 mod named;
 pub mod nccl;
 mod open_files;

@@ -183,6 +183,11 @@ fn the_other_node_goes_on_when_an_agent_dies() {
     assert_eq!(wait(second).code, None);
     assert_eq!(group.worlds(), [[4, 2], [2, 1]]);
     group.assert_complete(2000);
+    let report = std::fs::read_to_string(group.dir().join("run/report.html")).unwrap();
+    assert!(
+        report.contains("data-plot=\"world\""),
+        "no curve of ranks and nodes"
+    );
     group.assert_nobody_left();
 }
 

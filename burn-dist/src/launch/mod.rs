@@ -16,7 +16,7 @@ mod torchrun;
 mod user_key;
 mod variables;
 
-pub use agent::{Generation, NodeLauncher, NodesError, NodesOutcome};
+pub use agent::{Generation, NodeLauncher, NodesError, NodesOutcome, tell_saved};
 pub use error::WorldError;
 pub use local::{LaunchError, LaunchOutcome, LocalLauncher, RankExit, RankFailure};
 pub use orphan::{cpus_of_launcher, when_launcher_is_gone};

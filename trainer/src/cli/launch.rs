@@ -31,7 +31,8 @@ pub struct LaunchArgs {
     /// Waits this long for more nodes, once MIN have come. Starts at once with MAX.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = seconds())]
     join_wait: u32,
-    /// Lets a node that comes later wait this long. Then the ranks save and start again with it.
+    /// Lets a node that comes later wait this long, or until a checkpoint. Then the ranks save and
+    /// start again with it.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds())]
     join_after: u32,
     /// Gives up if no agent is found, or fewer than MIN nodes have come, after this time.

@@ -329,10 +329,35 @@ fn worlds(metrics: &Metrics) -> String {
         return String::new();
     }
     let head = ["from step", "ranks", "nodes", "accumulation", "because"].map(str::to_owned);
+    let table = html::table("keys2", &head, &rows);
     format!(
-        "<div class=\"box\">{}</div>\n",
-        html::table("keys2", &head, &rows)
+        "{}<div class=\"box\">{table}</div>\n",
+        plots(&track(metrics))
     )
+}
+
+/// The numbers of ranks and nodes over the steps. Empty if they never changed.
+fn track(metrics: &Metrics) -> String {
+    let worlds = &metrics.worlds;
+    let of_generation = |world: &World| (world.ranks, world.nodes);
+    let changed = |pair: &[World]| matches!(pair, [a, b] if of_generation(a) != of_generation(b));
+    if !worlds.windows(2).any(changed) {
+        return String::new();
+    }
+    let end = metrics.lr.last_step().unwrap_or_default();
+    let steps = |value: fn(&World) -> f64| {
+        let ends = worlds.iter().skip(1).map(|next| next.step).chain([end]);
+        let stair = worlds.iter().zip(ends);
+        stair
+            .flat_map(|(world, end)| [(world.step, value(world)), (end, value(world))])
+            .collect()
+    };
+    let frame = Frame::over_steps("world", "Ranks and nodes", "number").above_zero();
+    let curves = [
+        Curve::new("ranks", 0, Pen::Line, steps(|world| world.ranks)),
+        Curve::new("nodes", 1, Pen::Line, steps(|world| world.nodes)),
+    ];
+    plot::curves(&frame, &curves)
 }
 
 fn speed(metrics: &Metrics, returns: &[Return]) -> String {

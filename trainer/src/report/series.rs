@@ -128,6 +128,11 @@ impl Series {
         self.last.map(|(_, y)| y)
     }
 
+    /// The step of the last value.
+    pub fn last_step(&self) -> Option<f64> {
+        self.last.map(|(x, _)| x)
+    }
+
     /// The smallest value.
     pub fn min(&self) -> Option<f64> {
         (!self.is_empty()).then_some(self.min)

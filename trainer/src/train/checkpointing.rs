@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn_dist::checkpoint::{CheckpointError, Job, Writer, Written, newest_good};
+use burn_dist::launch::tell_saved;
 use burn_dist::parallel::{ParallelError, StateShare};
 use burn_dist::{ProcessGroup, ReduceOp};
 
@@ -189,6 +190,7 @@ impl Checkpoints {
         }
         match result {
             Some(Ok(written)) if self.rank == 0 => {
+                tell_saved(written.step);
                 let time = duration(written.time);
                 self.news.push(format!(
                     "step {} saved in {} ({time})",

@@ -3,10 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use crate::memory_file;
 
 /// Variable with the agent's memory: its process, random mark, and file descriptors.
 const MEMORY: &str = "BURN_DIST_MEMORY";
@@ -34,10 +33,7 @@ impl NodeMemory {
         let mark = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         // 0 means none.
         let mark = mark.max(1);
-        let file = |_| {
-            let file = memfd_create(name(mark), MemfdFlags::CLOEXEC)?;
-            Ok(Arc::new(File::from(file)))
-        };
+        let file = |_| Ok(Arc::new(memory_file::create(&name(mark))?));
         let files: io::Result<Vec<_>> = (0..ranks * SLOTS + 1).map(file).collect();
         Ok(Self {
             mark,
@@ -75,13 +71,7 @@ impl NodeMemory {
         let mut files = Vec::new();
         for descriptor in word()?.split(',') {
             let descriptor: u32 = descriptor.parse().map_err(|_| wrong())?;
-            let path = PathBuf::from(format!("/proc/{process}/fd/{descriptor}"));
-            // The variable may be left over, and its numbers may mean another file now.
-            let target = std::fs::read_link(&path)?;
-            if !target.to_string_lossy().contains(&name(mark)) {
-                return Err(wrong());
-            }
-            let file = File::options().read(true).write(true).open(path)?;
+            let file = memory_file::open(process, descriptor, &name(mark))?;
             files.push(Arc::new(file));
         }
         match mark > 0 && files.len() > SLOTS && files.len() % SLOTS == 1 {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use super::board::Board;
 use super::group::{Counts, Rules};
 use super::lead::Lead;
 use super::link::{Door, Event, Link, LinkId, QUEUE};
@@ -59,6 +60,8 @@ pub(super) struct Agent<'a> {
     inbox: Inbox,
     /// Keeps copies of the ranks' state while they start again.
     memory: Option<NodeMemory>,
+    /// Where ranks tell of checkpoints.
+    board: Board,
     events: Receiver<Event>,
     pub sender: SyncSender<Event>,
     dialings: u64,
@@ -100,9 +103,12 @@ impl<'a> Agent<'a> {
             .then(|| NodeMemory::new(launcher.nproc))
             .transpose()
             .map_err(NodesError::system("cannot keep memory for the ranks"))?;
+        let failed = NodesError::system("cannot keep memory for the ranks");
+        let board = Board::new(random).map_err(failed)?;
         let now = Instant::now();
         Ok(Self {
             memory,
+            board,
             launcher,
             rules: launcher.rules(),
             rendezvous,
@@ -349,8 +355,12 @@ impl<'a> Agent<'a> {
             "generation {generation}: {ranks} ranks on {nodes}{reason}"
         ));
         let secret = secret_of(&self.secret, start.generation, start.salt);
-        let memory = self.memory.as_ref();
-        let node = Node::start(self.launcher, start, (index, store), &secret, memory)?;
+        let shared = [
+            self.memory.as_ref().map(NodeMemory::variable),
+            Some(self.board.variable()),
+        ];
+        let shared = shared.into_iter().flatten();
+        let node = Node::start(self.launcher, start, (index, store), &secret, shared)?;
         self.node = Some(node);
         Ok(())
     }
@@ -390,6 +400,11 @@ impl<'a> Agent<'a> {
         };
         let generation = node.generation;
         let ended = node.step();
+        if self.board.is_news()
+            && let Role::Leading(lead) = &mut self.role
+        {
+            lead.group.saved();
+        }
         let told = node.told();
         for (rank, exit) in ended {
             let ended = RankEnded {

@@ -157,6 +157,8 @@ pub(super) struct Group {
     fresh: bool,
     said_before: Option<String>,
     told_waiting: Option<(usize, usize)>,
+    /// Whether the ranks have just completed a checkpoint.
+    has_saved: bool,
 }
 
 impl Group {
@@ -182,6 +184,7 @@ impl Group {
             fresh: counts.generation == 0,
             said_before: None,
             told_waiting: None,
+            has_saved: false,
         }
     }
 
@@ -427,6 +430,7 @@ impl Group {
 
     /// Starts the ranks of as many of the first `count` agents as can train together.
     fn start(&mut self, count: usize, reason: &str) -> Vec<Order> {
+        self.has_saved = false;
         let ranks = self.ranks_of(count);
         let mut counts = (self.rules.min..=count).rev();
         let Some(taken) = counts.find(|count| self.is_usable(*count)) else {
@@ -464,12 +468,19 @@ impl Group {
         orders
     }
 
-    /// Stops the ranks to take in agents that have waited long enough.
+    /// The ranks have completed a checkpoint. Agents that wait need not wait longer.
+    pub(super) fn saved(&mut self) {
+        self.has_saved = true;
+    }
+
+    /// Stops the ranks to take in agents that have waited long enough, or until a checkpoint.
     fn grow(&mut self, now: Instant) -> Vec<Order> {
+        let has_saved = std::mem::take(&mut self.has_saved);
         let active = self.members.iter().filter(|member| member.active).count();
         let count = self.members.len().min(self.rules.max);
         let is_due = |member: &&Member| {
-            !member.active && now.saturating_duration_since(member.since) >= self.rules.join_after
+            let waited = now.saturating_duration_since(member.since);
+            !member.active && (has_saved || waited >= self.rules.join_after)
         };
         let due: Vec<String> = self.members.iter().filter(is_due).map(host).collect();
         // Members are in the order in which they came, so those of this generation are the first.

@@ -333,3 +333,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_late_agent_waits_for_a_checkpoint_or_its_time() {
+    let now = Instant::now();
+    let grows = |orders: &[Order]| orders.contains(&Order::Stop(How::Grow));
+    for saves in [false, true] {
+        let mut group = group(rules(1, 2), now);
+        // One before the start, or of an earlier generation, is none of these ranks.
+        group.saved();
+        assert!(started(&group.tick(now + 10 * SECOND)).is_some());
+        group.join(peer(1), now + 11 * SECOND);
+        assert!(!grows(&group.tick(now + 12 * SECOND)));
+        if saves {
+            group.saved();
+        }
+        assert_eq!(grows(&group.tick(now + 13 * SECOND)), saves);
+        if !saves {
+            assert!(grows(&group.tick(now + 41 * SECOND)));
+        }
+    }
+}

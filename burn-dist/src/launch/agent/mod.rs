@@ -10,11 +10,13 @@
 //! | `message` | what agents tell each other |
 //! | `link` | authenticated connections between agents |
 //! | `group` | the decisions of the leader, as a state machine |
+//! | `board` | which checkpoint the ranks have completed |
 //! | `node` | the ranks of a generation on this node |
 //! | `driver` | the agent: its connections, ranks and signals |
 //! | `seek` | finds or elects the leader |
 //! | `lead` | carries out the decisions of the leader |
 
+mod board;
 mod driver;
 mod group;
 mod lead;
@@ -41,6 +43,7 @@ use crate::open_files;
 use crate::thread_limit::{self, NoThreads};
 use crate::wire::net::{listen_everywhere, working_loopback};
 use crate::wire::{Secret, SecretError};
+pub use board::tell_saved;
 use driver::Agent;
 use group::{Rules, Usable};
 
@@ -278,6 +281,9 @@ impl NodeLauncher {
     }
 
     /// Sets how long a node that comes later waits until the ranks restart with it (default 30 s).
+    ///
+    /// They do so at once after a checkpoint that a rank tells of with
+    /// [`tell_saved`](crate::launch::tell_saved).
     pub fn join_after(mut self, wait: Duration) -> Self {
         self.join_after = wait;
         self

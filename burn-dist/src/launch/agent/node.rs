@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use super::NodeLauncher;
 use super::group::time_to_end;
 use super::message::{How, RankReport, Report, Start};
-use crate::checkpoint::NodeMemory;
 use crate::launch::local::{
     GRACE, LaunchError, Place, Pressure, RankExit, Ranks, Received, SAME_SIGNAL, STOPPED_EARLY,
     THREADS, share_processors,
@@ -39,7 +38,7 @@ impl Node {
         start: &Start,
         (index, store): (usize, SocketAddr),
         secret: &str,
-        memory: Option<&NodeMemory>,
+        shared: impl Iterator<Item = (&'static str, String)> + Clone,
     ) -> Result<Self, LaunchError> {
         let before = start.peers.iter().take(index);
         let first = before.map(|peer| usize::from(peer.ranks)).sum();
@@ -66,7 +65,7 @@ impl Node {
                 .env(GENERATION, start.generation.to_string())
                 .env(FIRST_RANKS, start.first_ranks.to_string())
                 .env(GENERATION_REASON, &start.reason);
-            command.envs(memory.map(NodeMemory::variable));
+            command.envs(shared.clone());
             command.envs(launcher.envs.iter().map(|(name, value)| (name, value)));
             let by_user = launcher.envs.iter().any(|(name, _)| name == THREADS);
             share_processors(&mut command, launcher.nproc, by_user);
