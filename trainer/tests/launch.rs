@@ -400,13 +400,13 @@ fn other_options_are_refused() {
     group.wait_for(1, 10);
     let more = ["--set", "optimizer.lr=0.01"];
     let other = group.agent_with(&["--nnodes", "1:2"], &more).run();
-    other.assert_code(1).assert_stderr(&[
+    other.assert_code(2).assert_stderr(&[
         "all nodes need the same options: this node has `--set`",
         "the leader has `--resume`",
     ]);
     let other = group.agent(&["--nnodes", "1:3"]).run();
     other
-        .assert_code(1)
+        .assert_code(2)
         .assert_stderr(&["this node has `--nnodes 1:3`"]);
     kill(first.pid());
     let first = wait(first);
@@ -423,7 +423,7 @@ fn another_secret_is_refused() {
         .env("BURN_DIST_SECRET", "another secret, long enough")
         .run();
     second
-        .assert_code(1)
+        .assert_code(2)
         .assert_stderr(&["error: the agent at 127.0.0.1:", "another secret"]);
     let first = wait(first);
     first.assert_code(1);

@@ -87,6 +87,8 @@ impl Failure {
                 ReportError::NoRun(_) | ReportError::NoMetrics(_) | ReportError::TooMany(_),
             ) => USAGE,
             Self::Train(error) if error.is_usage() => USAGE,
+            // Other options, or another secret, than the other agents.
+            Self::Nodes(NodesError::Refused(_)) => USAGE,
             Self::Train(_)
             | Self::NotStarted(_)
             | Self::Nodes(_)

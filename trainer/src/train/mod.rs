@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 
 use burn_dist::ReduceOp;
 use burn_dist::parallel::{Parallel, Precision};
+use burn_dist::world::Launch;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use setup::{parallel_options, restore, train};
@@ -288,6 +289,11 @@ impl<T: Task> Training<'_, T> {
         }
         let asked = || "a callback asked for it".to_owned();
         Ok(reason.or(requests.stop.then(asked)).map(End::Early))
+    }
+
+    /// Whether an agent started this rank.
+    fn is_of_agent(&self) -> bool {
+        self.context.world.launch() == Launch::Agent
     }
 
     fn paused(&self) -> End {

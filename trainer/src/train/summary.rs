@@ -206,11 +206,10 @@ impl<T: Task> Training<'_, T> {
     pub(super) fn conclude(&mut self, summary: &Summary) {
         match &summary.end {
             End::Complete => {}
-            // The error says the rest.
-            End::Paused(reason) if !summary.saved => self.console.line(&format!(
-                "stopped after step {} because of {reason}",
-                summary.steps
-            )),
+            // The error says the rest, or the agents start the ranks again.
+            End::Paused(reason) if !summary.saved || self.is_of_agent() => self.console.line(
+                &format!("stopped after step {} because of {reason}", summary.steps),
+            ),
             End::Early(reason) => self.console.line(&format!("stopped early: {reason}")),
             End::Paused(reason) => self.console.line(&format!(
                 "stopped after step {} because of {reason}; start the run again with --resume auto",

@@ -12,7 +12,7 @@ use super::link::{Door, Event, Link, LinkId, QUEUE};
 use super::message::{Hello, How, Message, Peer, RankEnded, Start, cut};
 use super::node::Node;
 use super::seek::Seek;
-use super::{NodeLauncher, NodesError, NodesOutcome, Rendezvous};
+use super::{NodeLauncher, NodesError, NodesOutcome, Rendezvous, counted};
 use crate::checkpoint::NodeMemory;
 use crate::launch::local::{Inbox, Received, STOPPED_EARLY};
 use crate::rendezvous::StoreServer;
@@ -342,17 +342,15 @@ impl<'a> Agent<'a> {
             first_ranks: start.first_ranks as usize,
         };
         let ranks: usize = start.peers.iter().map(|peer| usize::from(peer.ranks)).sum();
-        let nodes = match start.peers.len() {
-            1 => "1 node".to_owned(),
-            nodes => format!("{nodes} nodes"),
-        };
+        let nodes = counted(start.peers.len(), "node");
+        let ranks = counted(ranks, "rank");
         let reason = match start.generation {
             1 => String::new(),
             _ => format!(", because {}", start.reason),
         };
         let generation = start.generation;
         self.say(&format!(
-            "generation {generation}: {ranks} ranks on {nodes}{reason}"
+            "generation {generation}: {ranks} on {nodes}{reason}"
         ));
         let secret = secret_of(&self.secret, start.generation, start.salt);
         let shared = [

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::NodesError;
 use super::driver::{Agent, Last, Role, secret_of};
 use super::group::{Counts, Group, Order, Verdict};
 use super::link::{DialError, Link, LinkId, Loss, dial};
 use super::message::{Hello, How, Message, Peer, RankEnded, Report, Start, cut};
+use super::{NodesError, counted};
 use crate::launch::local::{Ended, MAX_LOCAL_RANKS, RankExit, RankFailure, blame};
 use crate::rendezvous::StoreServer;
 use crate::wire::Secret;
@@ -193,7 +193,11 @@ impl Agent<'_> {
             ranks: hello.ranks,
             address: Some(from),
         };
-        let words = format!("node {} joined, {ranks} ranks", peer.host);
+        let words = format!(
+            "node {} joined, {}",
+            peer.host,
+            counted(ranks.into(), "rank")
+        );
         match lead.group.join(peer, Instant::now()) {
             true => {
                 lead.group.adopt(Counts {

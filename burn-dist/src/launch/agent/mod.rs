@@ -183,6 +183,14 @@ impl Generation {
     }
 }
 
+/// A number of things, in words.
+fn counted(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}
+
 /// Most bytes of options that agents compare.
 const MOST_OPTIONS: usize = 64 << 10;
 
