@@ -51,10 +51,13 @@ impl Partners {
         let heads = told(self.group.gather_bytes(&head))?;
         let mut end = own.map_or(0, Record::end);
         let mut copies: Vec<Option<Record>> = Vec::with_capacity(heads.len());
-        let mut longest = end;
+        let mut shortest = u64::MAX;
+        let mut lengths = Vec::with_capacity(heads.len());
         for (head, is_elsewhere) in heads.iter().zip(&self.is_elsewhere) {
             let record: Option<Record> = serde_json::from_slice(head).unwrap_or_default();
-            longest = longest.max(record.as_ref().map_or(0, |record| record.entry.bytes));
+            let length = record.as_ref().map_or(0, |record| record.entry.bytes);
+            shortest = shortest.min(length);
+            lengths.push(length);
             copies.push(record.filter(|_| *is_elsewhere).map(|mut record| {
                 record.start = end;
                 end = record.end();
@@ -63,23 +66,32 @@ impl Partners {
         }
         let mut moved = Ok(());
         let members = self.group.size();
-        let mut buffer = vec![0; members * PIECE.min(longest as usize)];
-        for from in (0..longest).step_by(PIECE) {
-            let len = PIECE.min((longest - from) as usize);
+        let mut buffer = vec![0; members * PIECE];
+        // All send at once as long as all have something to send.
+        for from in (0..shortest).step_by(PIECE) {
+            let len = PIECE.min((shortest - from) as usize);
             let pieces = &mut buffer[..members * len];
-            let bytes = own.map_or(0, |own| own.entry.bytes);
-            let part = len.min(bytes.saturating_sub(from) as usize);
             let place = self.group.rank() * len;
             if moved.is_ok() {
-                moved = slot.read_exact_at(&mut pieces[place..place + part], from);
+                moved = slot.read_exact_at(&mut pieces[place..place + len], from);
             }
             told(self.group.all_gather(pieces))?;
             for (piece, copy) in pieces.chunks_exact(len).zip(&copies) {
-                let Some(copy) = copy.as_ref().filter(|_| moved.is_ok()) else {
-                    continue;
-                };
-                let part = len.min(copy.entry.bytes.saturating_sub(from) as usize);
-                moved = slot.write_all_at(&piece[..part], copy.start + from);
+                if let Some(copy) = copy.as_ref().filter(|_| moved.is_ok()) {
+                    moved = slot.write_all_at(piece, copy.start + from);
+                }
+            }
+        }
+        for (member, (length, copy)) in lengths.into_iter().zip(&copies).enumerate() {
+            for from in (shortest..length).step_by(PIECE) {
+                let piece = &mut buffer[..PIECE.min((length - from) as usize)];
+                if member == self.group.rank() && moved.is_ok() {
+                    moved = slot.read_exact_at(piece, from);
+                }
+                told(self.group.broadcast(piece, member))?;
+                if let Some(copy) = copy.as_ref().filter(|_| moved.is_ok()) {
+                    moved = slot.write_all_at(piece, copy.start + from);
+                }
             }
         }
         let path = shard::in_memory("copies");

@@ -1,7 +1,7 @@
 //! A slot of a node's memory: shards of one moment, then a table of them.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -51,7 +51,10 @@ impl Record {
     }
 }
 
-/// Empties the slot and writes the shard at its beginning. Returns its entry in a manifest.
+/// Makes the slot incomplete and writes the shard at its beginning. Returns its entry in a
+/// manifest.
+///
+/// The slot keeps its memory: new pages cost more than the copy.
 pub(super) fn write(
     slot: &Arc<File>,
     name: String,
@@ -59,7 +62,8 @@ pub(super) fn write(
 ) -> Result<FileEntry, CheckpointError> {
     let path = shard::in_memory(&name);
     let restart = || -> io::Result<File> {
-        slot.set_len(0)?;
+        let length = slot.metadata()?.len();
+        slot.write_all_at(&[0; END], length.saturating_sub(END as u64))?;
         let mut file = slot.try_clone()?;
         file.seek(SeekFrom::Start(0))?;
         Ok(file)
@@ -79,9 +83,9 @@ pub(super) fn complete(slot: &Arc<File>, records: &[Record]) -> io::Result<()> {
     end.extend_from_slice(&(table.len() as u64).to_le_bytes());
     end.extend_from_slice(&MARK.to_le_bytes());
     let start = records.iter().map(Record::end).max().unwrap_or(0);
-    let mut file = slot.try_clone()?;
-    file.seek(SeekFrom::Start(start))?;
-    file.write_all(&end)
+    // What an earlier, longer state has left.
+    slot.set_len(start)?;
+    slot.write_all_at(&end, start)
 }
 
 /// The shards in the slot; none if it is not complete.
