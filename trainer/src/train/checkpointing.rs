@@ -274,6 +274,7 @@ mod tests {
             progress,
             task,
             config: None,
+            bf16_path: None,
         }
     }
 

@@ -27,7 +27,7 @@ use crate::task::open::{Data, Input, Opening, OwnTask, WithTask};
 use crate::train::callback::Callback;
 use crate::train::context::{TrainContext, training_device};
 use crate::train::{self, End, Summary};
-use crate::train::{freeze, generation, initial, misfit, seed};
+use crate::train::{bf16_path, freeze, generation, initial, misfit, seed};
 
 /// A training run: a configuration and the caller's additions.
 ///
@@ -212,6 +212,8 @@ impl<'a> Trainer<'a> {
             data.check_same(group)?;
             let device = training_device(&context);
             compute::choose_kernels(&config, &device)?;
+            let before = context.start.checkpoint.as_deref();
+            bf16_path::agree(&config, &device, group, before)?;
             data.bring(&context.place(&device))?;
             device.seed(seed::of_parameters(config.train.seed));
             let outcome = then(&context, &device, data, self.callbacks);

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
+use super::micro::{COLUMNS, Left, Micro};
 use super::source::{Map, Source};
-use super::vector::{COLUMNS, Left, ROWS, tile};
 use crate::cpu::elementwise::Rows;
 use crate::cpu::epilogue::Epilogue;
 use crate::cpu::kernels::Kernels;
@@ -13,55 +13,36 @@ use crate::cpu::parallel::{Shared, each, piece};
 use crate::cpu::workspace::{Lease, Workspace};
 use crate::error::KernelError;
 
-/// Depth of a block; even.
-const DEPTH: usize = 768;
-/// Maximum number of micro-tiles in the rows of a block.
-const BLOCK: usize = 20;
-/// Minimum, if the product has as many.
-const LEAST: usize = 4;
 /// Minimum number of blocks, if the product is large enough.
 const BLOCKS: usize = 8;
 
 /// Steps of the depth that are packed at a time.
 const CHUNK: usize = 64;
 
-impl Source {
-    /// Packs the whole matrix as \[part of the depth\]\[panel\]\[pair\]\[lane\]. Calls `see` with
-    /// the number of each chunk of the depth and its steps while they are in the cache.
-    fn pack_all<'a>(
-        &self,
-        map: Option<Map>,
-        workspace: &'a Workspace,
-        [lanes, width, depth]: [usize; 3],
-        see: impl Fn(usize, Range<usize>) + Sync + Send,
-    ) -> Packed<'a> {
-        let panels = lanes.div_ceil(width);
-        let panel = DEPTH.min(depth.next_multiple_of(2)) / 2 * width;
-        let mut memory = workspace.take(depth.div_ceil(DEPTH) * panels * panel);
-        let words = Shared::new(memory.slice());
-        each(depth.div_ceil(CHUNK), |index| {
-            let steps = piece(index, CHUNK, depth);
-            let part = steps.start / DEPTH * panels * panel;
-            let start = part + steps.start % DEPTH / 2 * width;
-            // SAFETY: every index fills pairs of its own, in all panels.
-            unsafe {
-                let to = words.at(start).cast();
-                match map {
-                    None => self.pack(0..lanes, width, steps.clone(), to, panel),
-                    Some(map) => {
-                        let size = (lanes, width);
-                        self.pack_mapped((map, workspace), size, steps.clone(), to, panel);
-                    }
-                }
-            }
-            see(index, steps);
-        });
-        Packed {
-            words,
-            panel,
-            panels,
-            _memory: memory,
-        }
+/// Packs a whole matrix as \[part of the depth\]\[panel\], with panels of `width` lanes. Calls
+/// `pack` with the steps, the address and the words per panel of each chunk of the depth.
+fn pack_all<'a, M: Micro>(
+    workspace: &'a Workspace,
+    [lanes, width, depth]: [usize; 3],
+    pack: impl Fn(usize, Range<usize>, *mut u32, usize) + Sync + Send,
+) -> Packed<'a> {
+    let panels = lanes.div_ceil(width);
+    let panel = M::pairs(M::DEPTH.min(depth)) * width;
+    let mut memory = workspace.take(depth.div_ceil(M::DEPTH) * panels * panel);
+    let words = Shared::new(memory.slice());
+    each(depth.div_ceil(CHUNK), |index| {
+        let steps = piece(index, CHUNK, depth);
+        let part = steps.start / M::DEPTH * panels * panel;
+        let start = part + steps.start % M::DEPTH / 2 * width;
+        // SAFETY: the memory has all parts and panels.
+        let to = unsafe { words.at(start).cast() };
+        pack(index, steps, to, panel);
+    });
+    Packed {
+        words,
+        panel,
+        panels,
+        _memory: memory,
     }
 }
 
@@ -98,12 +79,16 @@ pub(super) struct Beside<'a> {
     pub sums: Option<&'a mut [f32]>,
 }
 
-/// Multiplies matrices whose lengths have been checked, on a CPU with AVX-512 BF16.
+/// The function [`multiply`] of a micro-kernel.
+pub(super) type Multiply =
+    fn(&Kernels, &Matmul, &[f32], &[f32], &mut [f32], Beside<'_>) -> Result<(), KernelError>;
+
+/// Multiplies matrices whose lengths have been checked, on a CPU with the instructions of `M`.
 ///
 /// # Errors
 ///
 /// Errors of the epilogue.
-pub(super) fn multiply(
+pub(super) fn multiply<M: Micro>(
     kernels: &Kernels,
     shape: &Matmul,
     left: &[f32],
@@ -130,33 +115,40 @@ pub(super) fn multiply(
     };
     let left = source(left, shape.left_transposed, rows);
     let right = source(right, !shape.right_transposed, columns);
-    let parts = depth.div_ceil(DEPTH);
+    let parts = depth.div_ceil(M::DEPTH);
     let panels = columns.div_ceil(COLUMNS);
+    let size = [columns, COLUMNS, depth];
+    let pack = |steps: Range<usize>, to: *mut u32, panel: usize| {
+        // SAFETY: every chunk fills pairs of its own, in all panels.
+        unsafe { right.pack_right::<M>(0..columns, steps, to, panel) };
+    };
     let packed = match sums {
-        None => right.pack_all(None, workspace, [columns, COLUMNS, depth], |_, _| ()),
+        None => pack_all::<M>(workspace, size, |_, steps, to, panel| {
+            pack(steps, to, panel)
+        }),
         Some(sums) => kernels.sum_of(depth.div_ceil(CHUNK), sums, |parts| {
-            right.pack_all(
-                None,
-                workspace,
-                [columns, COLUMNS, depth],
-                |index, steps| {
-                    // SAFETY: the steps are rows of the matrix; every chunk has sums of its own.
-                    unsafe {
-                        let from = right.start.at(steps.start * columns);
-                        (table.column_sums)(steps.len(), columns, from, parts(index));
-                    }
-                },
-            )
+            pack_all::<M>(workspace, size, |index, steps, to, panel| {
+                pack(steps.clone(), to, panel);
+                // SAFETY: the steps are rows of the matrix; every chunk has sums of its own.
+                unsafe {
+                    let from = right.start.at(steps.start * columns);
+                    (table.column_sums)(steps.len(), columns, from, parts(index));
+                }
+            })
         }),
     };
     // Its rows are read from end to end only if the whole matrix is packed at once.
-    let all_left =
-        (left.lane == 1).then(|| left.pack_all(map, workspace, [rows, ROWS, depth], |_, _| ()));
+    let all_left = (left.lane == 1).then(|| {
+        pack_all::<M>(workspace, [rows, M::ROWS, depth], |_, steps, to, panel| {
+            // SAFETY: every chunk fills pairs of its own, in all micro-tiles.
+            unsafe { left.pack_adjacent::<M>((map, workspace), rows, steps, to, panel) };
+        })
+    });
 
     // The same number for every thread, all of the same size.
-    let all = rows.div_ceil(ROWS);
-    let blocks = match all.div_ceil(BLOCK) {
-        1..BLOCKS => all.div_ceil(LEAST).min(BLOCKS),
+    let all = rows.div_ceil(M::ROWS);
+    let blocks = match all.div_ceil(M::BLOCK) {
+        1..BLOCKS => all.div_ceil(M::LEAST).min(BLOCKS),
         many => many.next_multiple_of(BLOCKS),
     };
     let wide = panels.div_ceil(BLOCKS.div_ceil(blocks));
@@ -166,36 +158,38 @@ pub(super) fn multiply(
     let target = Shared::new(product);
     each(blocks * groups, |index| {
         let (block, group) = (index / groups, index % groups);
-        let range = block * all / blocks * ROWS..((block + 1) * all / blocks * ROWS).min(rows);
+        let range =
+            block * all / blocks * M::ROWS..((block + 1) * all / blocks * M::ROWS).min(rows);
         let columns_of = piece(group, wide, panels);
-        let tiles = range.len().div_ceil(ROWS);
-        let mut scratch = workspace.take(tiles * ROWS * DEPTH.min(depth.next_multiple_of(2)) / 2);
+        let tiles = range.len().div_ceil(M::ROWS);
+        let _session = M::session();
+        let mut scratch = workspace.take(tiles * M::ROWS * M::pairs(M::DEPTH.min(depth)));
         let block: *mut u32 = scratch.pointer().cast();
         for part in 0..parts {
-            let steps = piece(part, DEPTH, depth);
-            let pairs = steps.len().div_ceil(2);
+            let steps = piece(part, M::DEPTH, depth);
+            let pairs = M::pairs(steps.len());
             // SAFETY: the scratch memory has room for all tiles of the block.
             let (lefts, step) = unsafe {
-                match (&all_left, map) {
-                    (Some(all), _) => (Left::panel(all.panel(part, range.start / ROWS)), all.panel),
-                    (None, None) => left.pack_left(range.clone(), steps, block),
-                    (None, Some(map)) => {
-                        left.pack_left_mapped((map, workspace), range.clone(), steps, block)
-                    }
+                match &all_left {
+                    Some(all) => (
+                        Left::panel(all.panel(part, range.start / M::ROWS)),
+                        all.panel,
+                    ),
+                    None => left.pack_left::<M>((map, workspace), range.clone(), steps, block),
                 }
             };
             for panel in columns_of.clone() {
                 let column = panel * COLUMNS;
                 for index in 0..tiles {
-                    let row = range.start + index * ROWS;
+                    let row = range.start + index * M::ROWS;
                     // SAFETY: both panels have been packed; this block of the product belongs to
                     // this index alone.
                     unsafe {
-                        tile(
+                        M::tile(
                             pairs,
                             lefts.later(index * step),
                             packed.panel(part, panel),
-                            (ROWS.min(range.end - row), COLUMNS.min(columns - column)),
+                            (M::ROWS.min(range.end - row), COLUMNS.min(columns - column)),
                             target.at(row * columns + column),
                             columns,
                             part > 0,
