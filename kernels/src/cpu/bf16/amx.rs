@@ -385,6 +385,8 @@ macro_rules! tiles {
     };
 }
 
+// The prefetches are the lines of the right panel two steps of the loop later, which come from the
+// L2 cache. They may lie beyond the panel.
 tiles!(
     two_by_two,
     zero: ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
@@ -395,11 +397,15 @@ tiles!(
     body: [
         "tileloadd tmm4, [{a}+{left}*1]"
         "tileloadd tmm6, [{b}+{right}*1]"
+        ".irp ahead,4096,4160,4224,4288,4352,4416,4480,4544" "prefetcht0 [{b}+\\ahead]" ".endr"
         "tdpbf16ps tmm0, tmm4, tmm6"
         "tileloadd tmm7, [{b}+{right}*1+64]"
+        ".irp ahead,4608,4672,4736,4800,4864,4928,4992,5056" "prefetcht0 [{b}+\\ahead]" ".endr"
         "tdpbf16ps tmm1, tmm4, tmm7"
         "tileloadd tmm5, [{a}+{left}*1+1024]"
+        ".irp ahead,5120,5184,5248,5312,5376,5440,5504,5568" "prefetcht0 [{b}+\\ahead]" ".endr"
         "tdpbf16ps tmm2, tmm5, tmm6"
+        ".irp ahead,5632,5696,5760,5824,5888,5952,6016,6080" "prefetcht0 [{b}+\\ahead]" ".endr"
         "tdpbf16ps tmm3, tmm5, tmm7"
     ],
     store: [

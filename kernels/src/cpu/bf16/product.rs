@@ -16,6 +16,9 @@ use crate::error::KernelError;
 /// Minimum number of blocks, if the product is large enough.
 const BLOCKS: usize = 8;
 
+/// Words of the right matrix that stay in the L2 cache, beside a block of the left one.
+const NEAR: usize = 128 * 1024;
+
 /// Steps of the depth that are packed at a time.
 const CHUNK: usize = 64;
 
@@ -178,23 +181,26 @@ pub(super) fn multiply<M: Micro>(
                     None => left.pack_left::<M>((map, workspace), range.clone(), steps, block),
                 }
             };
-            for panel in columns_of.clone() {
-                let column = panel * COLUMNS;
-                for index in 0..tiles {
-                    let row = range.start + index * M::ROWS;
-                    // SAFETY: both panels have been packed; this block of the product belongs to
-                    // this index alone.
-                    unsafe {
-                        M::tile(
-                            pairs,
-                            lefts.later(index * step),
-                            packed.panel(part, panel),
-                            (M::ROWS.min(range.end - row), COLUMNS.min(columns - column)),
-                            target.at(row * columns + column),
-                            columns,
-                            part > 0,
-                        );
-                    }
+            // Panels that stay in the cache, and rows of the product from end to end.
+            let near = (NEAR / (pairs * COLUMNS)).max(1);
+            let cells = columns_of.clone().step_by(near).flat_map(|first| {
+                let panels = first..(first + near).min(columns_of.end);
+                (0..tiles).flat_map(move |index| panels.clone().map(move |panel| (index, panel)))
+            });
+            for (index, panel) in cells {
+                let (row, column) = (range.start + index * M::ROWS, panel * COLUMNS);
+                // SAFETY: both panels have been packed; this block of the product belongs to this
+                // index alone.
+                unsafe {
+                    M::tile(
+                        pairs,
+                        lefts.later(index * step),
+                        packed.panel(part, panel),
+                        (M::ROWS.min(range.end - row), COLUMNS.min(columns - column)),
+                        target.at(row * columns + column),
+                        columns,
+                        part > 0,
+                    );
                 }
             }
         }
