@@ -318,12 +318,12 @@ fn check_attention(kernels: &[Kernels], shape: &Attention) {
         assert_close(&y, &y64, tolerance, &what("forward"));
         assert_close(&dx, &dx64, tolerance, &what("gradient"));
         assert!(
-            mean_error(&y, &y64) < tolerance / 20.0,
+            mean_error(&y, &y64) < tolerance / 10.0,
             "{}",
             what("forward")
         );
         assert!(
-            mean_error(&dx, &dx64) < tolerance / 20.0,
+            mean_error(&dx, &dx64) < tolerance / 10.0,
             "{}",
             what("gradient")
         );
