@@ -10,6 +10,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
 use super::micro::{COLUMNS, Left, Micro};
@@ -291,21 +292,43 @@ unsafe fn whole_tiles(
     let size = (rows.div_ceil(SIDE), columns.div_ceil(SIDE));
     let parts = depth / SIDE;
     // SAFETY: guaranteed by the caller; only whole tiles are written in place, and other ones to
-    // an array that has room for them.
+    // an array that has room for them. It is read only where it has been written.
     unsafe {
         if rows.is_multiple_of(SIDE) && columns.is_multiple_of(SIDE) {
             return multiply(parts, a, b, size, (c, step), add);
         }
-        let mut whole = [0.0f32; ROWS * COLUMNS];
-        let whole = whole.as_mut_ptr();
-        for row in 0..if add { rows } else { 0 } {
-            let to = whole.add(row * COLUMNS);
-            to.copy_from_nonoverlapping(c.add(row * step), columns);
+        let mut whole = MaybeUninit::<[f32; ROWS * COLUMNS]>::uninit();
+        let whole = whole.as_mut_ptr().cast::<f32>();
+        if add {
+            whole.write_bytes(0, ROWS * COLUMNS);
+            copy((rows, columns), (c, step), (whole, COLUMNS));
         }
         multiply(parts, a, b, size, (whole, COLUMNS), add);
-        for row in 0..rows {
-            let from = whole.add(row * COLUMNS);
-            c.add(row * step).copy_from_nonoverlapping(from, columns);
+        copy((rows, columns), (whole, COLUMNS), (c, step));
+    }
+}
+
+/// Copies part of a micro-tile.
+///
+/// # Safety
+///
+/// The CPU has AVX-512; both have the rows and columns.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
+unsafe fn copy(
+    (rows, columns): (usize, usize),
+    (from, from_step): (*const f32, usize),
+    (to, to_step): (*mut f32, usize),
+) {
+    let (first, second) = (mask(columns), mask(columns.saturating_sub(SIDE)));
+    for row in 0..rows {
+        // SAFETY: masked columns are not touched.
+        unsafe {
+            let from = from.add(row * from_step);
+            let to = to.add(row * to_step);
+            let values = _mm512_maskz_loadu_ps(first, from);
+            let more = _mm512_maskz_loadu_ps(second, from.wrapping_add(SIDE));
+            _mm512_mask_storeu_ps(to, first, values);
+            _mm512_mask_storeu_ps(to.wrapping_add(SIDE), second, more);
         }
     }
 }
