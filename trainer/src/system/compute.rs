@@ -26,9 +26,11 @@ pub fn kernels_name(config: &Config, device: &Device) -> String {
         _ => {
             let name = describe(device).unwrap_or_else(|error| error.to_string());
             let path = bf16_path(config, device);
-            path.map_or(name.clone(), |path| {
-                format!("{name}, bf16 by {}", path.name())
-            })
+            match path {
+                None => name,
+                Some(Bf16Path::F32) => format!("{name}, bf16 by f32 (no faster than f32)"),
+                Some(path) => format!("{name}, bf16 by {}", path.name()),
+            }
         }
     }
 }

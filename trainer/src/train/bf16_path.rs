@@ -18,7 +18,7 @@ use crate::system::compute::bf16_kernels;
 use crate::system::output::complain;
 use crate::train::progress::Meta;
 
-/// What a rank tells the others.
+/// The message of a rank to the others.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Own {
     /// The path that the environment asks for.
@@ -29,9 +29,10 @@ struct Own {
     available: Vec<String>,
 }
 
-/// Chooses the path of bf16 products for all ranks: the one that the environment of a rank asks for,
-/// the one of the checkpoint to continue from, or the fastest of rank 0. A collective call if the
-/// precision is bf16.
+/// Chooses the path of bf16 products for all ranks. A collective call if the precision is bf16.
+///
+/// The environment of a rank goes first, then the path of the checkpoint, then the fastest path of
+/// rank 0.
 ///
 /// # Errors
 /// Fails on all ranks if the environment asks for a path that one of them lacks.

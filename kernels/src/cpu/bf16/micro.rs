@@ -1,4 +1,4 @@
-//! What the blocked products need of an instruction set for bf16.
+//! The interface between the blocked products and an instruction set for bf16.
 
 /// Columns of a micro-tile, and so of a panel of the right matrix.
 pub(super) const COLUMNS: usize = 32;

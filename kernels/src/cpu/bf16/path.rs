@@ -98,8 +98,8 @@ impl Bf16Path {
     ///
     /// Takes milliseconds, on the calling thread.
     pub fn measured(isa: Isa) -> Vec<(Self, Duration)> {
-        /// Rounds, of which the fastest counts. The paths take turns, so that a busy machine slows
-        /// all of them down.
+        /// Rounds. The fastest one counts. The paths take turns, so that a busy machine slows all of
+        /// them down.
         const ROUNDS: usize = 8;
         let mut paths = Self::available(isa);
         paths.retain(|path| *path != Self::AmxEmulated);
@@ -123,8 +123,8 @@ impl Bf16Path {
         }
     }
 
-    /// The fastest path of a measurement. Of two that differ by little it is the first, so that
-    /// noise does not change the bits of a program.
+    /// The fastest path of a measurement. A later path must be clearly faster than an earlier one,
+    /// so that noise does not change the bits of a program.
     pub fn best(measured: &[(Self, Duration)]) -> Self {
         const CLEARLY: f64 = 1.2;
         let faster = measured.iter().copied().reduce(|best, other| {

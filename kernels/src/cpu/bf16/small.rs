@@ -11,8 +11,8 @@ pub(crate) type Multiply = unsafe fn(&Workspace, [usize; 3], &Source, &Source, (
 ///
 /// # Safety
 ///
-/// The CPU has the instructions of `M`; the matrices are \[rows, depth\] and \[depth, columns\]; the
-/// product has its rows, and no other thread touches them.
+/// The CPU has the instructions of `M`; the matrices are \[rows, depth\] and
+/// \[depth, columns\]; the product has its rows, and no other thread touches them.
 pub(crate) unsafe fn multiply<M: Micro>(
     workspace: &Workspace,
     [rows, columns, depth]: [usize; 3],
