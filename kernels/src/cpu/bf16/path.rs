@@ -98,8 +98,8 @@ impl Bf16Path {
     ///
     /// Takes milliseconds, on the calling thread.
     pub fn measured(isa: Isa) -> Vec<(Self, Duration)> {
-        /// Rounds. The fastest one counts. The paths take turns, so that a busy machine slows all of
-        /// them down.
+        /// Rounds. The fastest one counts. The paths take turns, so that a busy machine slows all
+        /// of them down.
         const ROUNDS: usize = 8;
         let mut paths = Self::available(isa);
         paths.retain(|path| *path != Self::AmxEmulated);
