@@ -74,10 +74,7 @@ impl Bf16Path {
 
     /// Whether this CPU has it, with the kernels of `isa`.
     pub fn is_available(self, isa: Isa) -> bool {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        let dot = isa == Isa::Avx512 && is_x86_feature_detected!("avx512bf16");
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let dot = isa == Isa::Avx512 && false;
+        let dot = has_dot(isa);
         match self {
             Self::F32 => true,
             Self::Dot | Self::AmxEmulated => dot,
@@ -147,6 +144,17 @@ impl Bf16Path {
     }
 }
 
+/// Whether the CPU has AVX-512 BF16, and `isa` allows it.
+fn has_dot(isa: Isa) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return isa == Isa::Avx512 && is_x86_feature_detected!("avx512bf16");
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        let _ = isa;
+        false
+    }
+}
+
 /// A product that is measured, without the threads of a pool.
 struct Probe {
     table: &'static Table,
@@ -181,6 +189,8 @@ impl Probe {
             // SAFETY: the path is available; all matrices have this size.
             return unsafe { multiply(&self.workspace, size, &left, &right, to) };
         }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = path;
         for (from, to) in [(&*left, &mut *rounded_left), (&*right, &mut *rounded_right)] {
             // SAFETY: both have the same length, and the table is one of this CPU.
             unsafe { (self.table.round)(from.len(), from.as_ptr(), to.as_mut_ptr()) };
