@@ -11,6 +11,7 @@ use crate::cpu::matmul::product_on;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::parallel::Shared;
 use crate::cpu::table::{Table, table};
+#[cfg(target_arch = "x86_64")]
 use crate::cpu::workspace::Workspace;
 use crate::error::KernelError;
 
@@ -158,6 +159,7 @@ fn has_dot(isa: Isa) -> bool {
 /// A product that is measured, without the threads of a pool.
 struct Probe {
     table: &'static Table,
+    #[cfg(target_arch = "x86_64")]
     workspace: Workspace,
     /// Factors, product and rounded factors.
     matrices: [Vec<f32>; 5],
@@ -169,6 +171,7 @@ impl Probe {
     fn new(isa: Isa) -> Self {
         Self {
             table: table(isa),
+            #[cfg(target_arch = "x86_64")]
             workspace: Workspace::default(),
             matrices: [0.5, 0.25, 0.0, 0.0, 0.0].map(|value| vec![value; Self::SIZE * Self::SIZE]),
         }
