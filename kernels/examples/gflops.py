@@ -91,7 +91,7 @@ def of(name):
     """PyTorch's way to compute what the example calls `name`; nothing if it has none."""
     if found := re.fullmatch(r"conv (.+) (\d+)²·(\d+) → (\d+) /(\d+) (\w+)", name):
         return convolution(found[1], *(int(found[i]) for i in range(2, 6)))
-    if found := re.fullmatch(r"matmul (\w+) (\d+)×(\d+)×(\d+) ?(.*)", name):
+    if found := re.fullmatch(r"matmul (\w+)(?:/\w+)? (\d+)×(\d+)×(\d+) ?(.*)", name):
         return product(found[1], *(int(found[i]) for i in range(2, 5)), found[5])
     return layer(name)
 

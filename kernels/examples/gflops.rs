@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use kernels::cpu::{
-    Attention, BatchNorm, BatchNormGradients, Conv2d, ConvMethod, Epilogue, Kernels, Matmul,
-    MaxPool2d, Moments, Rows,
+    Attention, BatchNorm, BatchNormGradients, Bf16Path, Conv2d, ConvMethod, Epilogue, Kernels,
+    Matmul, MaxPool2d, Moments, Rows,
 };
 
 /// Returns the median time of `run` in seconds.
@@ -182,9 +182,37 @@ fn convolutions(bench: &Bench, kernels: &Kernels) {
     }
 }
 
+/// Rows, columns and depth of products.
+const PRODUCTS: [[usize; 3]; 10] = [
+    // ViT-Tiny with 65 tokens.
+    [4160, 768, 192],
+    [4160, 192, 768],
+    [4160, 576, 192],
+    [4160, 192, 192],
+    // ViT-B with 197 tokens.
+    [1576, 3072, 768],
+    [1576, 768, 3072],
+    // Convolutions of 1×1 of WRN-16-4.
+    [16384, 128, 64],
+    [4096, 256, 128],
+    // Classifiers.
+    [64, 128, 9216],
+    [64, 100, 192],
+];
+
 fn products(bench: &Bench, kernels: &Kernels) {
-    for [rows, columns, depth] in [[4160, 768, 192], [4160, 192, 768], [64, 128, 9216]] {
+    let paths = Bf16Path::available(kernels.isa()).into_iter();
+    let paths: Vec<_> = paths
+        .filter(|path| *path != Bf16Path::AmxEmulated)
+        .collect();
+    for [rows, columns, depth] in PRODUCTS {
         for (left_transposed, right_transposed) in [(false, false), (false, true), (true, false)] {
+            // The first is the forward pass, then the gradients of input and weight.
+            let [rows, columns, depth] = match (left_transposed, right_transposed) {
+                (true, _) => [depth, columns, rows],
+                (_, true) => [rows, depth, columns],
+                _ => [rows, columns, depth],
+            };
             let shape = Matmul {
                 rows,
                 columns,
@@ -200,19 +228,25 @@ fn products(bench: &Bench, kernels: &Kernels) {
                 (_, true) => "right transposed",
                 _ => "",
             };
-            let name = |kind: &str| format!("{kind} {rows}×{depth}×{columns} {transposed}");
-            bench.flops(&name("matmul f32"), flops, || {
+            let name = |kind: &str| format!("matmul {kind} {rows}×{depth}×{columns} {transposed}");
+            bench.flops(&name("f32"), flops, || {
                 kernels
                     .matmul(&shape, &left, &right, &mut product)
                     .expect("valid");
             });
-            bench.flops(&name("matmul bf16"), flops, || {
-                kernels
-                    .matmul_bf16(&shape, &left, &right, &mut product)
-                    .expect("valid");
-            });
+            for &path in &paths {
+                kernels.set_bf16_path(path).expect("available");
+                bench.flops(&name(&format!("bf16/{}", path.name())), flops, || {
+                    kernels
+                        .matmul_bf16(&shape, &left, &right, &mut product)
+                        .expect("valid");
+                });
+            }
         }
     }
+    kernels
+        .set_bf16_path(Bf16Path::fastest(kernels.isa()))
+        .expect("available");
 }
 
 fn layers(bench: &Bench, kernels: &Kernels) {
@@ -357,6 +391,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         kernels.isa().name(),
         peak / 1e9
     );
+    for (path, time) in Bf16Path::measured(kernels.isa()) {
+        println!("bf16 path {}: {time:.0?} per product of 256³", path.name());
+    }
     let bench = Bench { filter, peak };
     convolutions(&bench, &kernels);
     products(&bench, &kernels);

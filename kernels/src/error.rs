@@ -96,6 +96,22 @@ pub enum KernelError {
         /// The available sets.
         available: String,
     },
+    /// This machine lacks the path of bf16 products.
+    #[error("the CPU does not support the bf16 path {path}. Choose one of {available}")]
+    Bf16Missing {
+        /// The requested path.
+        path: &'static str,
+        /// The available paths.
+        available: String,
+    },
+    /// A name is not a path of bf16 products.
+    #[error("{variable} is {value:?}, but must be amx, dot, f32 or amx-emulated")]
+    Bf16Name {
+        /// The environment variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+    },
     /// A name is not an instruction set.
     #[error("{variable} is {value:?}, but must be avx512, avx2, neon or portable")]
     IsaName {

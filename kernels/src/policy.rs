@@ -174,13 +174,12 @@ pub fn describe(device: &Device) -> Result<String, KernelError> {
         return Ok("burn".to_owned());
     }
     let kernels = shared()?;
-    let bf16 = if kernels.has_bf16() { " with bf16" } else { "" };
     let exact = if chosen() == Choice::Exact {
         ", exact"
     } else {
         ""
     };
-    Ok(format!("own, {}{bf16}{exact}", kernels.isa().name()))
+    Ok(format!("own, {}{exact}", kernels.isa().name()))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Matrix products compared with references in f64 on all instruction sets.
+//! Matrix products compared with references in f64 on all instruction sets and paths of bf16.
 
 mod common;
 
-use common::{assert_close, assert_same_bits, bf16, every_isa, random};
-use kernels::cpu::{Epilogue, Input, Kernels, Matmul, Rows};
+use common::{assert_close, assert_same_bits, bf16, every_bf16_path, name, random};
+use kernels::cpu::{Bf16Path, Epilogue, Input, Isa, Kernels, Matmul, Rows};
 use proptest::prelude::*;
 
 fn reference(shape: &Matmul, left: &[f32], right: &[f32], round: impl Fn(f32) -> f32) -> Vec<f64> {
@@ -40,7 +40,7 @@ fn check(kernels: &[Kernels], shape: &Matmul) {
     let exact = reference(shape, &left, &right, |value| value);
     let rounded = reference(shape, &left, &right, bf16);
     for kernels in kernels {
-        let what = |part: &str| format!("{part} {} {shape:?}", kernels.isa().name());
+        let what = |part: &str| format!("{part} {} {shape:?}", name(kernels));
         let mut product = vec![f32::NAN; shape.rows * shape.columns];
         kernels.matmul(shape, &left, &right, &mut product).unwrap();
         assert_close(&product, &exact, 1e-5, &what("f32"));
@@ -140,13 +140,13 @@ proptest! {
         right_transposed: bool,
     ) {
         let shape = Matmul { rows, columns, depth, left_transposed, right_transposed };
-        check(&every_isa(), &shape);
+        check(&every_bf16_path(), &shape);
     }
 }
 
 #[test]
 fn many_blocks_in_every_direction() {
-    let kernels = every_isa();
+    let kernels = every_bf16_path();
     for (left_transposed, right_transposed) in [(false, false), (false, true), (true, false)] {
         let shape = |rows, columns, depth| Matmul {
             rows,
@@ -162,7 +162,7 @@ fn many_blocks_in_every_direction() {
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
-    for kernels in every_isa() {
+    for kernels in every_bf16_path() {
         for (left_transposed, right_transposed) in [(false, false), (false, true), (true, false)] {
             let (rows, columns, depth) = (391, 260, 1100);
             let shape = Matmul {
@@ -181,6 +181,84 @@ fn results_do_not_depend_on_the_number_of_threads() {
                     .unwrap();
                 [f32, bf16].concat()
             });
+        }
+    }
+}
+
+/// Makes numbers by length and seed.
+type Numbers<'a> = &'a dyn Fn(usize, u64) -> Vec<f32>;
+
+/// Returns numbers near `2^exponent`, among them zeros, and subnormal ones near the smallest normal.
+fn near(exponent: i32) -> impl Fn(usize, u64) -> Vec<f32> {
+    move |length, seed| {
+        let mut source = fastrand::Rng::with_seed(seed);
+        let mut value = || match source.u32(0..20) {
+            0 => 0.0,
+            _ => (source.f64() - 0.5) * 2f64.powi(exponent + source.i32(0..4)),
+        };
+        (0..length).map(|_| value() as f32).collect()
+    }
+}
+
+/// Returns numbers, some of them infinite.
+fn infinite(length: usize, seed: u64) -> Vec<f32> {
+    let mut numbers = random(length, seed);
+    for number in numbers.iter_mut().step_by(97) {
+        *number = f32::INFINITY;
+    }
+    numbers
+}
+
+#[test]
+fn amx_computes_what_its_emulation_does() {
+    let paths = [Bf16Path::Amx, Bf16Path::AmxEmulated].map(|path| {
+        let kernels = Kernels::with_isa(Isa::best()).unwrap();
+        kernels.set_bf16_path(path).map(|()| kernels)
+    });
+    let [Ok(amx), Ok(emulated)] = paths else {
+        eprintln!("SKIPPED: this machine lacks AMX");
+        return;
+    };
+    let sizes = [
+        [1, 1, 1],
+        [16, 16, 32],
+        [32, 32, 64],
+        [65, 65, 65],
+        [130, 70, 900],
+        [47, 33, 1700],
+    ];
+    for (seed, [rows, columns, depth]) in sizes.into_iter().enumerate() {
+        for (left_transposed, right_transposed) in [(false, false), (false, true), (true, false)] {
+            let shape = Matmul {
+                rows,
+                columns,
+                depth,
+                left_transposed,
+                right_transposed,
+            };
+            let both: [[Numbers<'_>; 2]; 5] = [
+                [&random, &random],
+                [&near(-128), &near(60)],
+                [&near(-64), &near(-64)],
+                [&near(64), &near(62)],
+                [&infinite, &infinite],
+            ];
+            for [left, right] in both {
+                let left = left(rows * depth, seed as u64);
+                let right = right(depth * columns, seed as u64 + 9);
+                let [hardware, software] = [&amx, &emulated].map(|kernels| {
+                    let mut product = vec![0.0; rows * columns];
+                    kernels
+                        .matmul_bf16(&shape, &left, &right, &mut product)
+                        .unwrap();
+                    product
+                });
+                for (place, (hardware, software)) in hardware.iter().zip(&software).enumerate() {
+                    let same = hardware.to_bits() == software.to_bits();
+                    let nan = hardware.is_nan() && software.is_nan();
+                    assert!(same || nan, "{shape:?} {place}: {hardware:e} {software:e}");
+                }
+            }
         }
     }
 }

@@ -131,6 +131,42 @@ fn half_precision_and_averages_resume_bit_for_bit() {
     assert_eq!(again.losses(), whole.losses()[7..]);
 }
 
+/// The path decides the order of sums.
+#[test]
+fn a_resumed_run_computes_products_of_bf16_by_the_path_of_its_checkpoint() {
+    let settings = [
+        "train.precision=bf16",
+        "checkpoint.every_steps=7",
+        "checkpoint.keep=9",
+    ];
+    let whole = Trial::tiny(&["--nproc", "2"], &settings)
+        .env("BURN_DIST_KERNELS_BF16", "f32")
+        .run();
+    whole.assert_code(0);
+    let from = whole.path("run/checkpoints/step-0000000007");
+    let args = ["--nproc", "2", "--resume", from.to_str().unwrap()];
+    let again = Trial::tiny(&args, &settings).run();
+    again.assert_code(0);
+    for finished in [&whole, &again] {
+        assert!(
+            finished.stdout.contains("bf16 by f32"),
+            "{}",
+            finished.stdout
+        );
+    }
+    assert_eq!(checksum(&again), checksum(&whole));
+    assert_eq!(again.losses(), whole.losses()[7..]);
+}
+
+#[test]
+fn an_unknown_path_of_bf16_is_an_error() {
+    let finished = Trial::tiny(&["--nproc", "1"], &["train.precision=bf16"])
+        .env("BURN_DIST_KERNELS_BF16", "int8")
+        .run();
+    finished.assert_code(1);
+    finished.assert_stderr(&["BURN_DIST_KERNELS_BF16", "int8", "amx"]);
+}
+
 #[test]
 fn groups_change_what_they_match() {
     let plain = run("1", &["train.max_steps=3", "optimizer.weight_decay=0.5"]);

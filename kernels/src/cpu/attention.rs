@@ -3,7 +3,7 @@
 //! the probabilities, which is faster than storing and loading them.
 
 #[cfg(target_arch = "x86_64")]
-use crate::cpu::bf16::{small, source::Source};
+use crate::cpu::bf16::source::Source;
 use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each};
 use crate::cpu::vector::softmax::Ahead;
@@ -29,7 +29,7 @@ pub struct Attention {
     /// Factor of the scores, usually `1 / √depth`.
     pub scale: f32,
     /// Rounds the factors of all products to bf16; sums and softmax stay in f32. Nothing is rounded
-    /// on a CPU without bf16 dot products, because that would only cost time.
+    /// on [`Bf16Path::F32`](crate::cpu::Bf16Path), because that would only cost time.
     pub bf16: bool,
 }
 
@@ -245,12 +245,14 @@ impl Kernels {
     /// Computes `scores = a bᵀ`, \[tokens, tokens\].
     unsafe fn by_transposed(&self, shape: &Attention, a: Matrix, b: Matrix, scores: Target) {
         #[cfg(target_arch = "x86_64")]
-        if shape.bf16 && self.has_bf16() {
+        if shape.bf16
+            && let Some(multiply) = self.small_product()
+        {
             let size = [shape.tokens, shape.tokens, shape.depth];
             let (a, b) = (a.packed_by(false), b.packed_by(false));
             let to = (scores.start, scores.step);
             // SAFETY: the caller guarantees both matrices and the scores.
-            return unsafe { small::multiply(&self.workspace, size, &a, &b, to) };
+            return unsafe { multiply(&self.workspace, size, &a, &b, to) };
         }
         let panel = 2 * self.table.lanes;
         // Rows beyond the last token are multiplied too, but never stored.
@@ -291,12 +293,14 @@ impl Kernels {
         target: Target,
     ) {
         #[cfg(target_arch = "x86_64")]
-        if shape.bf16 && self.has_bf16() {
+        if shape.bf16
+            && let Some(multiply) = self.small_product()
+        {
             let size = [shape.tokens, shape.depth, shape.tokens];
             let (scores, b) = (scores.packed_by(transposed), b.packed_by(true));
             let to = (target.start, target.step);
             // SAFETY: the caller guarantees all matrices.
-            return unsafe { small::multiply(&self.workspace, size, &scores, &b, to) };
+            return unsafe { multiply(&self.workspace, size, &scores, &b, to) };
         }
         let lanes = self.table.lanes;
         let mut wide;

@@ -1,5 +1,6 @@
 //! The handle through which all kernels are called.
 
+use crate::cpu::bf16::{Bf16Path, Chosen};
 use crate::cpu::isa::Isa;
 use crate::cpu::table::{Table, table};
 use crate::cpu::workspace::Workspace;
@@ -12,18 +13,24 @@ use crate::error::KernelError;
 pub struct Kernels {
     pub(crate) table: &'static Table,
     pub(crate) workspace: Workspace,
+    pub(crate) bf16: Chosen,
 }
 
 impl Kernels {
     /// Creates the kernels of this CPU's best instruction set.
     ///
-    /// The variable [`crate::cpu::ISA_VARIABLE`] selects another one.
+    /// The variable [`crate::cpu::ISA_VARIABLE`] selects another one, and
+    /// [`crate::cpu::BF16_VARIABLE`] the path of bf16 products.
     ///
     /// # Errors
     ///
-    /// Fails if the variable names an unknown instruction set, or one that this CPU lacks.
+    /// Fails if a variable names an unknown instruction set or path, or one that this CPU lacks.
     pub fn new() -> Result<Self, KernelError> {
-        Self::with_isa(Isa::from_env()?)
+        let kernels = Self::with_isa(Isa::from_env()?)?;
+        if let Some(path) = Bf16Path::from_env()? {
+            kernels.set_bf16_path(path)?;
+        }
+        Ok(kernels)
     }
 
     /// The kernels of the instruction set `isa`.
@@ -35,6 +42,7 @@ impl Kernels {
         Ok(Self {
             table: table(isa.checked()?),
             workspace: Workspace::default(),
+            bf16: Chosen::default(),
         })
     }
 

@@ -63,6 +63,17 @@ impl Kernels {
 /// Computes the product of matrices whose lengths have been checked: rows, columns and depth; each
 /// matrix comes with a flag for transposed storage.
 pub(crate) fn product(
+    size: [usize; 3],
+    left: (&[f32], bool),
+    right: (&[f32], bool),
+    product: &mut [f32],
+) {
+    product_on(rayon::current_num_threads(), size, left, right, product);
+}
+
+/// [`product`] on a number of threads.
+pub(crate) fn product_on(
+    threads: usize,
     [rows, columns, depth]: [usize; 3],
     (left, left_transposed): (&[f32], bool),
     (right, right_transposed): (&[f32], bool),
@@ -77,7 +88,6 @@ pub(crate) fn product(
     };
     let (left_column, left_row) = steps(left_transposed, rows, depth);
     let (right_column, right_row) = steps(right_transposed, depth, columns);
-    let threads = rayon::current_num_threads();
     let parallelism = if threads > 1 {
         gemm::Parallelism::Rayon(threads)
     } else {

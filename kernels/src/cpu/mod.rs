@@ -28,7 +28,7 @@ mod workspace;
 
 pub use attention::Attention;
 pub use batch_norm::{BatchNorm, BatchNormGradients, Moments};
-pub use bf16::Input;
+pub use bf16::{BF16_VARIABLE, Bf16Path, Input};
 pub use conv::{Conv2d, ConvMethod};
 pub use elementwise::Rows;
 pub use epilogue::Epilogue;

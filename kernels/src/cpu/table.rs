@@ -19,6 +19,7 @@ macro_rules! functions {
                 to_step: usize,
             );
             accumulate::accumulate(count: usize, from: *const f32, to: *mut f32);
+            round::round(count: usize, from: *const f32, to: *mut f32);
             columns::add_bias(
                 rows: usize, columns: usize, values: *mut f32, bias: *const f32,
                 residual: *const f32, relu: bool,

@@ -2,7 +2,7 @@
 //! comparison with references in f64.
 #![allow(dead_code, reason = "every test uses another part")]
 
-use kernels::cpu::{Isa, Kernels};
+use kernels::cpu::{Bf16Path, Isa, Kernels};
 
 /// Returns the kernels of every instruction set of this machine.
 pub fn every_isa() -> Vec<Kernels> {
@@ -16,6 +16,31 @@ pub fn every_isa() -> Vec<Kernels> {
     let all = Isa::available().into_iter().map(Kernels::with_isa);
     all.collect::<Result<_, _>>()
         .expect("the sets are available")
+}
+
+/// Returns the kernels of every instruction set of this machine, once for each path of bf16 products.
+pub fn every_bf16_path() -> Vec<Kernels> {
+    let missing: Vec<_> = Bf16Path::ALL
+        .into_iter()
+        .filter(|path| !path.is_available(Isa::best()))
+        .collect();
+    if !missing.is_empty() {
+        eprintln!("SKIPPED: this machine lacks {missing:?}");
+    }
+    let mut all = Vec::new();
+    for kernels in every_isa() {
+        for path in Bf16Path::available(kernels.isa()) {
+            let kernels = Kernels::with_isa(kernels.isa()).expect("the set is available");
+            kernels.set_bf16_path(path).expect("the path is available");
+            all.push(kernels);
+        }
+    }
+    all
+}
+
+/// Names the instruction set and the path of bf16 products.
+pub fn name(kernels: &Kernels) -> String {
+    format!("{}/{}", kernels.isa().name(), kernels.bf16_path().name())
 }
 
 /// Returns uniform numbers in ±1.
@@ -65,7 +90,7 @@ pub fn assert_close(found: &[f32], reference: &[f64], tolerance: f64, what: &str
     );
 }
 
-/// Runs `compute` in pools of one, two and three threads and asserts the same bits.
+/// Runs `compute` in pools of one to eight threads and asserts the same bits.
 #[track_caller]
 pub fn assert_same_bits(what: &str, compute: impl Fn() -> Vec<f32> + Sync) {
     let run = |threads| {
@@ -74,7 +99,7 @@ pub fn assert_same_bits(what: &str, compute: impl Fn() -> Vec<f32> + Sync) {
     };
     let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
     let one = bits(run(1));
-    for threads in [2, 3] {
+    for threads in [2, 3, 5, 8] {
         assert!(
             one == bits(run(threads)),
             "{what}: other bits with {threads} threads"

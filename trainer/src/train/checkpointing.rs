@@ -276,6 +276,7 @@ mod tests {
             progress,
             task,
             config: None,
+            bf16_path: None,
         }
     }
 

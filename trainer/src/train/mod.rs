@@ -1,6 +1,7 @@
 //! The training loop: epochs of optimizer steps, with an evaluation after each epoch.
 
 mod abandon;
+pub(crate) mod bf16_path;
 pub mod callback;
 pub(crate) mod changes;
 pub(crate) mod checkpointing;
@@ -46,8 +47,8 @@ use crate::run::eta::StepDone;
 use crate::run::gallery::Gallery;
 use crate::run::lock::RunLock;
 use crate::run::metrics::{EvalLine, Metric, RanksLine, TrainLine};
-use crate::system::memory;
 use crate::system::output::{complain, duration};
+use crate::system::{compute, memory};
 use crate::task::{Details, Evaluation, Task, name_of_evaluated};
 use crate::train::callback::{Action, AfterEvaluation, Callback, CallbackError};
 use crate::train::checkpointing::Checkpoints;
@@ -620,6 +621,8 @@ impl<T: Task> Training<'_, T> {
             progress: self.progress.clone(),
             task: setup::identity(self.context, &self.task),
             config: self.context.config.to_toml().ok(),
+            bf16_path: compute::bf16_path(self.context.config, &self.context.device.device)
+                .map(|path| path.name().to_owned()),
         }
     }
 

@@ -314,9 +314,18 @@ pub struct Meta {
     /// The resolved configuration, as TOML. Missing in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
+    /// The path of products of bf16 on CPUs, if the run has some. Missing in checkpoints of earlier
+    /// versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bf16_path: Option<String>,
 }
 
 impl Meta {
+    /// The path of products of bf16 of the run that wrote a checkpoint, if known.
+    pub fn bf16_path_of(manifest: &Manifest) -> Option<&str> {
+        manifest.meta.get("bf16_path")?.as_str()
+    }
+
     /// The configuration in a checkpoint, if it contains one.
     pub fn config_of(manifest: &Manifest) -> Option<String> {
         Some(manifest.meta.get("config")?.as_str()?.to_owned())
@@ -473,6 +482,7 @@ mod tests {
             progress: Progress::start(),
             task: identity(),
             config: None,
+            bf16_path: None,
         };
         let mut meta = serde_json::to_value(&meta).unwrap();
         let others = names(["dog", "cat"]);

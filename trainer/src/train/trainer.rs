@@ -29,7 +29,7 @@ use crate::train::callback::Callback;
 use crate::train::context::{TrainContext, training_device};
 use crate::train::copies::Copies;
 use crate::train::{self, End, Summary};
-use crate::train::{freeze, generation, initial, misfit, seed};
+use crate::train::{bf16_path, freeze, generation, initial, misfit, seed};
 
 /// A training run: a configuration and the caller's additions.
 ///
@@ -220,6 +220,11 @@ impl<'a> Trainer<'a> {
             data.check_same(group)?;
             let device = training_device(&context);
             compute::choose_kernels(&config, &device)?;
+            let before = match group.rank() {
+                0 => context.start.manifest()?,
+                _ => None,
+            };
+            bf16_path::agree(&config, &device, group, before.as_ref())?;
             data.bring(&context.place(&device))?;
             device.seed(seed::of_parameters(config.train.seed));
             let outcome = then(&context, &device, data, self.callbacks);

@@ -1,20 +1,27 @@
-//! Matrix products of numbers rounded to bf16, summed in f32. They are twice as fast as f32 on a
-//! CPU with dot products of bf16 pairs. Elsewhere the results are the same, up to the order of
-//! sums.
+//! Matrix products of numbers rounded to bf16, summed in f32. CPUs differ in what is fastest, so
+//! [`Bf16Path`] is measured. Results are the same on all paths, up to the order of sums.
 
 #[cfg(target_arch = "x86_64")]
-mod dot;
+mod amx;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod small;
+mod micro;
+mod path;
+#[cfg(target_arch = "x86_64")]
+mod product;
+#[cfg(target_arch = "x86_64")]
+mod small;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod source;
 #[cfg(target_arch = "x86_64")]
 mod vector;
 
+pub(crate) use path::Chosen;
+pub use path::{BF16_VARIABLE, Bf16Path};
+
 use crate::cpu::elementwise::Rows;
 use crate::cpu::epilogue::Epilogue;
 use crate::cpu::kernels::Kernels;
-use crate::cpu::matmul::{Matmul, product};
+use crate::cpu::matmul::{Matmul, product as f32_product};
 use crate::cpu::parallel::Shared;
 use crate::error::{KernelError, length};
 
@@ -33,16 +40,6 @@ impl<'a> Input<'a> {
             Self::Plain(values) | Self::Gelu(values) => values,
         }
     }
-}
-
-/// Returns the nearest bf16 as f32, ties to even.
-fn round(value: f32) -> f32 {
-    if value.is_nan() {
-        return value;
-    }
-    let bits = value.to_bits();
-    let even = (bits >> 16) & 1;
-    f32::from_bits(bits.wrapping_add(0x7fff + even) & 0xffff_0000)
 }
 
 impl Kernels {
@@ -79,25 +76,25 @@ impl Kernels {
         left: Input<'_>,
         right: &[f32],
         epilogue: &Epilogue<'_>,
-        product: &mut [f32],
+        out: &mut [f32],
     ) -> Result<(), KernelError> {
-        shape.check(left.values(), right, product)?;
+        shape.check(left.values(), right, out)?;
         let rows = Rows {
             rows: shape.rows,
             columns: shape.columns,
         };
         epilogue.check(rows)?;
         #[cfg(target_arch = "x86_64")]
-        if self.has_bf16() {
-            let beside = dot::Beside {
+        if let Some(multiply) = self.packed_product() {
+            let beside = product::Beside {
                 epilogue: *epilogue,
                 map: self.map(left),
                 sums: None,
             };
-            return dot::multiply(self, shape, left.values(), right, product, beside);
+            return multiply(self, shape, left.values(), right, out, beside);
         }
-        self.rounded(shape, left, right, product)?;
-        self.finish(rows, product, epilogue)
+        self.rounded(shape, left, right, out)?;
+        self.finish(rows, out, epilogue)
     }
 
     /// The gradients of a linear layer's weight, as [`Kernels::matmul_bf16`] of its transposed
@@ -125,13 +122,13 @@ impl Kernels {
         shape.check(x.values(), dy, weight_gradient)?;
         length("linear", "bias_gradient", bias_gradient.len(), outputs)?;
         #[cfg(target_arch = "x86_64")]
-        if self.has_bf16() {
-            let beside = dot::Beside {
+        if let Some(multiply) = self.packed_product() {
+            let beside = product::Beside {
                 map: self.map(x),
                 sums: Some(bias_gradient),
-                ..dot::Beside::default()
+                ..product::Beside::default()
             };
-            return dot::multiply(self, &shape, x.values(), dy, weight_gradient, beside);
+            return multiply(self, &shape, x.values(), dy, weight_gradient, beside);
         }
         self.rounded(&shape, x, dy, weight_gradient)?;
         let shape = Rows {
@@ -141,14 +138,40 @@ impl Kernels {
         self.bias_gradient(shape, dy, bias_gradient)
     }
 
-    /// Whether products of bf16 are faster than those of f32: the CPU has AVX-512 BF16 and no
-    /// other instruction set was asked for.
-    pub fn has_bf16(&self) -> bool {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        return self.isa() == crate::cpu::isa::Isa::Avx512
-            && is_x86_feature_detected!("avx512bf16");
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        false
+    /// The path of bf16 products. It is measured once, if nothing has set it.
+    pub fn bf16_path(&self) -> Bf16Path {
+        self.bf16.get().unwrap_or_else(|| {
+            let path = Bf16Path::fastest(self.isa());
+            self.bf16.set(path);
+            path
+        })
+    }
+
+    /// Sets the path of bf16 products from now on.
+    ///
+    /// # Errors
+    ///
+    /// This CPU lacks it.
+    pub fn set_bf16_path(&self, path: Bf16Path) -> Result<(), KernelError> {
+        self.bf16.set(path.checked(self.isa())?);
+        Ok(())
+    }
+
+    /// The blocked product of the path, or `None` for products in f32.
+    #[cfg(target_arch = "x86_64")]
+    fn packed_product(&self) -> Option<product::Multiply> {
+        match self.bf16_path() {
+            Bf16Path::Amx => Some(product::multiply::<amx::Amx>),
+            Bf16Path::AmxEmulated => Some(product::multiply::<amx::Emulated>),
+            Bf16Path::Dot => Some(product::multiply::<vector::Dot>),
+            Bf16Path::F32 => None,
+        }
+    }
+
+    /// The product of small matrices of the path, or `None` for products in f32.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn small_product(&self) -> Option<small::Multiply> {
+        small_product(self.bf16_path())
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -179,12 +202,11 @@ impl Kernels {
             self.pieces(from.len(), |start, count| {
                 // SAFETY: pieces do not overlap and lie within both slices.
                 let to = unsafe { target.slice(start..start + count) };
-                for (to, &from) in to.iter_mut().zip(&from[start..start + count]) {
-                    *to = round(from);
-                }
+                // SAFETY: both are of the same length.
+                unsafe { (self.table.round)(count, from[start..].as_ptr(), to.as_mut_ptr()) };
             });
         }
-        product(
+        f32_product(
             [shape.rows, shape.columns, shape.depth],
             (rounded_left.slice(), shape.left_transposed),
             (rounded_right.slice(), shape.right_transposed),
@@ -194,19 +216,13 @@ impl Kernels {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::round;
-
-    #[test]
-    fn rounds_to_the_nearest_and_ties_to_even() {
-        let ulp = 2f32.powi(-7);
-        assert_eq!(round(1.0 + 0.49 * ulp), 1.0);
-        assert_eq!(round(1.0 + 0.51 * ulp), 1.0 + ulp);
-        assert_eq!(round(1.0 + 0.5 * ulp), 1.0);
-        assert_eq!(round(1.0 + 1.5 * ulp), 1.0 + 2.0 * ulp);
-        assert_eq!(round(-3.0), -3.0);
-        assert_eq!(round(f32::INFINITY), f32::INFINITY);
-        assert!(round(f32::NAN).is_nan());
+/// The product of small matrices of a path, or `None` for products in f32.
+#[cfg(target_arch = "x86_64")]
+fn small_product(path: Bf16Path) -> Option<small::Multiply> {
+    match path {
+        Bf16Path::Amx => Some(small::multiply::<amx::Amx>),
+        Bf16Path::AmxEmulated => Some(small::multiply::<amx::Emulated>),
+        Bf16Path::Dot => Some(small::multiply::<vector::Dot>),
+        Bf16Path::F32 => None,
     }
 }

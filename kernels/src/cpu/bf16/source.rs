@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
-use super::vector::{Left, ROWS, pack_adjacent, pack_apart, pack_rows};
+use super::micro::{COLUMNS, Left, Micro};
+use super::vector::{pack_adjacent, pack_apart};
 use crate::cpu::parallel::Shared;
 use crate::cpu::workspace::Workspace;
 
 /// A function of numbers before they are rounded: count, from, to.
 pub(super) type Map = unsafe fn(usize, *const f32, *mut f32);
 
-/// Steps of the depth that pass through a [`Map`] at a time; even.
+/// Least steps of the depth that pass through a [`Map`] at a time; even.
 const MAPPED: usize = 8;
 
 /// A matrix whose panels are packed.
@@ -22,122 +23,114 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Packs the lanes `lanes` into panels of `width`, `panel` words apart, over the steps `steps`.
+    /// Packs the lanes `lanes` of a right matrix into panels that are `panel` words apart, over the
+    /// steps `steps`.
     ///
     /// # Safety
     ///
     /// The CPU has AVX-512 BF16; lanes and steps exist; `to` has room for the panels.
-    pub unsafe fn pack(
+    pub(super) unsafe fn pack_right<M: Micro>(
         &self,
         lanes: Range<usize>,
-        width: usize,
         steps: Range<usize>,
         to: *mut u32,
         panel: usize,
     ) {
+        let pairs = steps.len().div_ceil(2);
+        let zeros = M::pairs(steps.len()) - pairs;
         // SAFETY: guaranteed by the caller; one of the two distances is 1.
         unsafe {
             let from = |lane: usize| self.start.at(lane * self.lane + steps.start * self.step);
             if self.lane == 1 {
-                let size = (lanes.len(), width);
+                let size = (lanes.len(), COLUMNS);
                 let from = from(lanes.start).cast_const();
-                return pack_adjacent(size, steps.len(), from, self.step, to, panel);
+                pack_adjacent(size, steps.len(), from, self.step, to, panel);
             }
-            for (index, first) in lanes.clone().step_by(width).enumerate() {
-                let size = (width.min(lanes.end - first), width);
-                let (from, to) = (from(first).cast_const(), to.add(index * panel));
-                pack_apart(size, steps.len(), from, self.lane, to);
+            for (index, first) in lanes.clone().step_by(COLUMNS).enumerate() {
+                let to = to.add(index * panel);
+                if self.lane != 1 {
+                    let size = (COLUMNS.min(lanes.end - first), COLUMNS);
+                    pack_apart(size, steps.len(), from(first).cast_const(), self.lane, to);
+                }
+                to.add(pairs * COLUMNS).write_bytes(0, zeros * COLUMNS);
             }
         }
     }
 
-    /// Packs the rows `lanes` of a left matrix. Returns the rows of the first micro-tile, and the
-    /// number of words to the rows of the next one.
+    /// Packs all `lanes` rows of a left matrix, which are adjacent, over the steps `steps`, after
+    /// applying `map` if there is one.
     ///
     /// # Safety
     ///
-    /// As for [`Source::pack`]; `to` has room for whole micro-tiles.
-    pub(super) unsafe fn pack_left(
+    /// As for [`Micro::pack_adjacent`] and `map`.
+    pub(super) unsafe fn pack_adjacent<M: Micro>(
         &self,
-        lanes: Range<usize>,
-        steps: Range<usize>,
-        to: *mut u32,
-    ) -> (Left, usize) {
-        let tile = ROWS * steps.len().div_ceil(2);
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            if self.lane == 1 {
-                self.pack(lanes, ROWS, steps, to, tile);
-                return (Left::panel(to), tile);
-            }
-            let from = self.start.at(lanes.start * self.lane + steps.start);
-            pack_rows(lanes.len(), steps.len(), from, self.lane, to);
-        }
-        let left = Left {
-            start: to,
-            row: steps.len().div_ceil(2),
-        };
-        (left, tile)
-    }
-
-    /// [`Source::pack`] of the results of `map` for all `lanes` lanes, which are adjacent.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Source::pack`] and `map`.
-    pub(super) unsafe fn pack_mapped(
-        &self,
-        (map, workspace): (Map, &Workspace),
-        (lanes, width): (usize, usize),
+        (map, workspace): (Option<Map>, &Workspace),
+        lanes: usize,
         steps: Range<usize>,
         to: *mut u32,
         panel: usize,
     ) {
-        let mut scratch = workspace.take(MAPPED * lanes);
-        let scratch = scratch.pointer();
-        let mapped = Self {
-            start: Shared::address(scratch),
-            lane: 1,
-            step: lanes,
+        // SAFETY: guaranteed by the caller.
+        let from = unsafe { self.start.at(steps.start * self.step).cast_const() };
+        let Some(map) = map else {
+            // SAFETY: guaranteed by the caller.
+            return unsafe { M::pack_adjacent(lanes, steps.len(), from, self.step, to, panel) };
         };
-        for start in steps.clone().step_by(MAPPED) {
-            let count = MAPPED.min(steps.end - start);
+        let most = MAPPED.max(M::GRAIN);
+        let mut scratch = workspace.take(most * lanes);
+        let scratch = scratch.pointer();
+        for start in (0..steps.len()).step_by(most) {
+            let count = most.min(steps.len() - start);
             // SAFETY: guaranteed by the caller; the scratch memory has room for these steps.
             unsafe {
-                map(count * lanes, self.start.at(start * self.step), scratch);
-                let to = to.add((start - steps.start) / 2 * width);
-                mapped.pack(0..lanes, width, 0..count, to, panel);
+                map(count * lanes, from.add(start * self.step), scratch);
+                let to = to.add(start / 2 * M::ROWS);
+                M::pack_adjacent(lanes, count, scratch, lanes, to, panel);
             }
         }
     }
 
-    /// [`Source::pack_left`] of the results of `map` for the rows, whose steps are adjacent.
+    /// Packs the rows `lanes` of a left matrix, after applying `map` if there is one, for which
+    /// steps must be adjacent. Returns the rows of the first micro-tile, and the number of words to
+    /// the rows of the next one.
     ///
     /// # Safety
     ///
-    /// As for [`Source::pack_left`] and `map`.
-    pub(super) unsafe fn pack_left_mapped(
+    /// The CPU has the instructions of `M` and `map`; lanes and steps exist; `to` has room for
+    /// whole micro-tiles.
+    pub(super) unsafe fn pack_left<M: Micro>(
         &self,
-        (map, workspace): (Map, &Workspace),
+        (map, workspace): (Option<Map>, &Workspace),
         lanes: Range<usize>,
         steps: Range<usize>,
         to: *mut u32,
     ) -> (Left, usize) {
-        let (depth, row) = (steps.len(), steps.len().div_ceil(2));
-        let mut scratch = workspace.take(ROWS * depth);
-        let scratch = scratch.pointer();
-        for first in lanes.clone().step_by(ROWS) {
-            let count = ROWS.min(lanes.end - first);
-            // SAFETY: guaranteed by the caller; the scratch memory has room for these rows.
-            unsafe {
+        let (depth, tile) = (steps.len(), M::ROWS * M::pairs(steps.len()));
+        let from = |lane: usize| lane * self.lane + steps.start * self.step;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let first = self.start.at(from(lanes.start)).cast_const();
+            if self.lane == 1 {
+                M::pack_adjacent(lanes.len(), depth, first, self.step, to, tile);
+                return (Left::panel(to), tile);
+            }
+            let Some(map) = map else {
+                let left = M::pack_rows(lanes.len(), depth, first, self.lane, to);
+                return (left, tile);
+            };
+            let mut scratch = workspace.take(M::ROWS * depth);
+            let scratch = scratch.pointer();
+            let mut left = Left::panel(to);
+            for (index, first) in lanes.clone().step_by(M::ROWS).enumerate() {
+                let count = M::ROWS.min(lanes.end - first);
                 for lane in 0..count {
-                    let from = self.start.at((first + lane) * self.lane + steps.start);
+                    let from = self.start.at(from(first + lane));
                     map(depth, from, scratch.add(lane * depth));
                 }
-                let to = to.add((first - lanes.start) * row);
-                pack_rows(count, depth, scratch, depth, to);
+                left = M::pack_rows(count, depth, scratch, depth, to.add(index * tile));
             }
+            (Left { start: to, ..left }, tile)
         }
-        (Left { start: to, row }, ROWS * row)
     }
 }

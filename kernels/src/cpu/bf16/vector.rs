@@ -1,25 +1,77 @@
 //! Packing into bf16 pairs, and the micro-kernel, on AVX-512 BF16.
 //!
-//! A word holds the bf16 values of two neighbouring steps of the depth, with zero beyond the end of
-//! the depth. A panel is \[pairs of depth\]\[width\] words. The left matrix may also be
-//! \[rows\]\[pairs of depth\], because its words are read one by one.
+//! A panel is \[pairs of depth\]\[width\] words. The left matrix may also be \[rows\]\[pairs of
+//! depth\], because its words are read one by one.
 
 use std::arch::x86_64::*;
 
+use super::micro::{COLUMNS, Left, Micro};
 use crate::cpu::simd::avx512::transposed;
 
 /// Rows of a micro-tile.
-pub(super) const ROWS: usize = 12;
+const ROWS: usize = 12;
 /// Rows of a micro-tile that is at most half full.
 const FEW: usize = ROWS / 2;
 /// Steps of the depth that are prefetched while packing, because rows come from memory, not from a
 /// cache.
 const AHEAD: usize = 8;
-/// Columns of a micro-tile.
-pub(super) const COLUMNS: usize = 32;
+
+/// Dot products of pairs, AVX-512 BF16.
+pub(crate) struct Dot;
+
+impl Micro for Dot {
+    const ROWS: usize = ROWS;
+    const GRAIN: usize = 2;
+    const DEPTH: usize = 768;
+    const BLOCK: usize = 20;
+    const LEAST: usize = 4;
+    type Session = ();
+
+    fn session() {}
+
+    unsafe fn pack_adjacent(
+        lanes: usize,
+        depth: usize,
+        from: *const f32,
+        step: usize,
+        to: *mut u32,
+        panel: usize,
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { pack_adjacent((lanes, ROWS), depth, from, step, to, panel) }
+    }
+
+    unsafe fn pack_rows(
+        rows: usize,
+        depth: usize,
+        from: *const f32,
+        step: usize,
+        to: *mut u32,
+    ) -> Left {
+        // SAFETY: guaranteed by the caller.
+        unsafe { pack_rows(rows, depth, from, step, to) };
+        Left {
+            start: to,
+            row: depth.div_ceil(2),
+        }
+    }
+
+    unsafe fn tile(
+        depth: usize,
+        a: Left,
+        b: *const u32,
+        size: (usize, usize),
+        c: *mut f32,
+        step: usize,
+        add: bool,
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { tile(depth, a, b, size, c, step, add) }
+    }
+}
 
 /// Returns a mask of the first `count` lanes.
-fn mask(count: usize) -> u16 {
+pub(super) fn mask(count: usize) -> u16 {
     if count >= 16 {
         u16::MAX
     } else {
@@ -45,10 +97,6 @@ pub(super) unsafe fn pack_adjacent(
     to: *mut u32,
     panel: usize,
 ) {
-    // Alternates the words of the lower and the upper half of a register.
-    let order: [u16; 32] = std::array::from_fn(|index| (index / 2 + 16 * (index % 2)) as u16);
-    // SAFETY: the array has 64 bytes.
-    let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
     for pair in 0..depth.div_ceil(2) {
         let both_exist = 2 * pair + 1 < depth;
         for (index, first) in (0..lanes).step_by(width).enumerate() {
@@ -63,15 +111,15 @@ pub(super) unsafe fn pack_adjacent(
                     _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(4 * step));
                     let to = to.add(index * panel + pair * width + lane).cast();
                     if exist >= 16 && width - lane >= 16 && both_exist {
-                        let words = rounded(_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(step)));
-                        _mm512_storeu_epi32(to, _mm512_permutexvar_epi16(order, words));
+                        let words = interleaved(_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(step)));
+                        _mm512_storeu_epi32(to, words);
                         continue;
                     }
                     let used = mask(exist);
                     let more = if both_exist { used } else { 0 };
                     let low = _mm512_maskz_loadu_ps(used, at);
                     let high = _mm512_maskz_loadu_ps(more, at.wrapping_add(step));
-                    let words = _mm512_permutexvar_epi16(order, rounded(low, high));
+                    let words = interleaved(low, high);
                     _mm512_mask_storeu_epi32(to, mask(width - lane), words);
                 }
             }
@@ -85,13 +133,7 @@ pub(super) unsafe fn pack_adjacent(
 ///
 /// The CPU has AVX-512 and its BF16; `from` has the rows; `to` has room for them.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn pack_rows(
-    rows: usize,
-    depth: usize,
-    from: *const f32,
-    step: usize,
-    to: *mut u32,
-) {
+unsafe fn pack_rows(rows: usize, depth: usize, from: *const f32, step: usize, to: *mut u32) {
     let pairs = depth.div_ceil(2);
     let whole = depth / 32 * 16;
     for row in 0..rows {
@@ -113,7 +155,7 @@ pub(super) unsafe fn pack_rows(
 
 /// Returns the words of the first 32 of `count` elements, with zeros beyond `count`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-unsafe fn some_rounded(from: *const f32, count: usize) -> __m512i {
+pub(super) unsafe fn some_rounded(from: *const f32, count: usize) -> __m512i {
     let (first, second) = (mask(count), mask(count.saturating_sub(16)));
     // SAFETY: masked elements are not touched.
     unsafe {
@@ -123,9 +165,29 @@ unsafe fn some_rounded(from: *const f32, count: usize) -> __m512i {
     }
 }
 
-/// Returns the words of two vectors.
+/// Returns words whose lower halves come from one vector and whose upper ones from the other.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-fn rounded(low: __m512, high: __m512) -> __m512i {
+pub(super) fn interleaved(low: __m512, high: __m512) -> __m512i {
+    // Alternates the values of the lower and the upper half of a register.
+    const ORDER: [u16; 32] = {
+        let mut order = [0; 32];
+        let mut index = 0;
+        while index < 32 {
+            order[index as usize] = index / 2 + 16 * (index % 2);
+            index += 1;
+        }
+        order
+    };
+    // SAFETY: the array has 64 bytes.
+    let order = unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) };
+    _mm512_permutexvar_epi16(order, rounded(low, high))
+}
+
+/// Returns the words of two vectors.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+pub(super) fn rounded(low: __m512, high: __m512) -> __m512i {
     wide_words(_mm512_cvtne2ps_pbh(high, low))
 }
 
@@ -175,33 +237,6 @@ fn pairs(value: __m512i) -> __m512bh {
     unsafe { std::mem::transmute(value) }
 }
 
-/// Words of the left matrix.
-#[derive(Clone, Copy)]
-pub(super) struct Left {
-    pub start: *const u32,
-    /// Distance between rows; 1 in a panel, whose steps are [`ROWS`] apart. Otherwise steps are
-    /// adjacent.
-    pub row: usize,
-}
-
-impl Left {
-    /// Creates a panel.
-    pub fn panel(start: *const u32) -> Self {
-        Self { start, row: 1 }
-    }
-
-    /// The panel or rows that begin `words` later.
-    ///
-    /// # Safety
-    ///
-    /// The memory holds at least `words` more.
-    pub unsafe fn later(self, words: usize) -> Self {
-        // SAFETY: guaranteed by the caller.
-        let start = unsafe { self.start.add(words) };
-        Self { start, ..self }
-    }
-}
-
 /// `c (+)= a · b` for a micro-tile; only `rows` × `columns` of it exist.
 ///
 /// # Safety
@@ -209,7 +244,7 @@ impl Left {
 /// The CPU has AVX-512 and its BF16; `a` has [`ROWS`] rows of `depth` pairs, and the rows beyond
 /// `rows` are arbitrary; `b` is a panel of `depth` pairs; `c` has the rows, `step` apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-pub(super) unsafe fn tile(
+unsafe fn tile(
     depth: usize,
     a: Left,
     b: *const u32,

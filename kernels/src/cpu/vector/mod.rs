@@ -10,6 +10,7 @@ pub(crate) mod gelu;
 pub(crate) mod layer_norm;
 pub(crate) mod math;
 pub(crate) mod max_pool;
+pub(crate) mod round;
 pub(crate) mod softmax;
 pub(crate) mod tile;
 pub(crate) mod transpose;

@@ -17,7 +17,7 @@ use crate::system::compute;
 use crate::system::output::complain;
 use crate::task::open::{Data, Input, Opening, WithTask};
 use crate::task::{Details, Evaluation, Task, name_of_evaluated, not_computed};
-use crate::train::misfit;
+use crate::train::{bf16_path, misfit};
 
 /// Message and advice if no data is configured.
 const NO_DATA: &str = "does not name the data for its evaluation. Name a configuration with \
@@ -90,6 +90,7 @@ impl Trained {
         data.check_same(group)?;
         let device = crate::system::device::choose(config, world)?.device;
         compute::choose_kernels(config, &device)?;
+        bf16_path::agree(config, &device, group, None)?;
         let values = match &data {
             Data::Classification(images) => self.values(images.eval())?,
             _ => self.values_for_any()?,
