@@ -1,10 +1,13 @@
 //! A counter in shared memory that one rank raises and others wait for.
 //!
-//! A waiter spins first, because the peer is usually there within a microsecond. Then it sleeps in
-//! the kernel: if CPUs are shared, a spinning rank keeps the rank it waits for from running.
-//! `sched_yield` instead costs a millisecond per hop beside other load.
+//! A waiter spins first, because the peer is usually there within a microsecond. If CPUs are shared,
+//! a spinning rank keeps the rank it waits for from running: it lets others run, some times. Then it
+//! sleeps in the kernel. Beside other load, `sched_yield` costs a millisecond, so a rank that notices
+//! it sleeps at once for a while.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -17,11 +20,65 @@ use crate::transport::Watch;
 const SPIN_ALONE: u32 = 2000;
 const SPIN_SHARED: u32 = 100;
 
-/// Number of rounds to spin, for a rank with or without its own CPU.
-pub(super) fn spin_rounds(has_processor: bool) -> u32 {
-    match has_processor {
-        true => SPIN_ALONE,
-        false => SPIN_SHARED,
+/// How often a rank that shares its CPU lets others run before it sleeps.
+const YIELDS: u32 = 50;
+/// Other ranks of the run give the CPU back sooner, except from a long computation.
+const LONG: Duration = Duration::from_micros(100);
+/// Waits without a yield after a long one.
+const ABSTAINS: u32 = 1000;
+
+/// How a rank waits before it sleeps.
+#[derive(Debug)]
+pub(super) struct Eagerness {
+    /// Rounds to spin.
+    rounds: u32,
+    /// Whether others may need this CPU.
+    yields: bool,
+    /// Waits that are left without a yield.
+    abstains: Cell<u32>,
+}
+
+impl Eagerness {
+    /// That of a rank with or without its own CPU.
+    pub fn new(has_processor: bool) -> Self {
+        Self {
+            rounds: if has_processor {
+                SPIN_ALONE
+            } else {
+                SPIN_SHARED
+            },
+            yields: !has_processor,
+            abstains: Cell::new(0),
+        }
+    }
+
+    /// Waits a short time. Returns whether it is `ready`.
+    pub fn is_soon(&self, ready: impl Fn() -> bool) -> bool {
+        for _ in 0..self.rounds {
+            if ready() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if !self.yields {
+            return false;
+        }
+        if let Some(left) = self.abstains.get().checked_sub(1) {
+            self.abstains.set(left);
+            return false;
+        }
+        for _ in 0..YIELDS {
+            let begin = Instant::now();
+            std::thread::yield_now();
+            if ready() {
+                return true;
+            }
+            if begin.elapsed() > LONG {
+                self.abstains.set(ABSTAINS);
+                return false;
+            }
+        }
+        false
     }
 }
 
@@ -66,12 +123,15 @@ impl Flag {
     }
 
     /// Waits until rank `owner` has raised it to `epoch`.
-    pub fn wait(&self, owner: usize, epoch: u32, spin: u32, watch: &Watch) -> Result<(), Stop> {
-        for _ in 0..spin {
-            if self.reached(epoch) {
-                return Ok(());
-            }
-            std::hint::spin_loop();
+    pub fn wait(
+        &self,
+        owner: usize,
+        epoch: u32,
+        eager: &Eagerness,
+        watch: &Watch,
+    ) -> Result<(), Stop> {
+        if eager.is_soon(|| self.reached(epoch)) {
+            return Ok(());
         }
         loop {
             let now = self.epoch();
@@ -90,7 +150,7 @@ impl Flag {
     }
 
     /// Sleeps while the epoch is `epoch`, at most `limit`.
-    pub fn sleep(&self, epoch: u32, limit: std::time::Duration) {
+    pub fn sleep(&self, epoch: u32, limit: Duration) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         if self.epoch.load(Ordering::SeqCst) == epoch {
             let limit = Timespec::try_from(limit).unwrap_or(Timespec {

@@ -24,6 +24,7 @@ use super::{Interest, Interrupt, Transport, TransportError, Watch};
 use arena::Arena;
 pub(crate) use arena::{Announcement, SMALL};
 pub(crate) use direct::{Opened, PartialSums, Results};
+use flag::Eagerness;
 use mapping::{Mapping, Ticket};
 
 const NAME: &str = "shm";
@@ -80,7 +81,7 @@ pub(crate) struct AllEntered(u32);
 /// The shared-memory transport of one rank.
 pub struct SharedMemory {
     rank: usize,
-    spin: u32,
+    eager: Eagerness,
     arenas: Vec<Arena>,
     /// Registered buckets. Dropped ones keep their number.
     buckets: Vec<Weak<Vec<Mapping>>>,
@@ -141,7 +142,7 @@ impl Offer {
         }
         let shared = SharedMemory {
             rank,
-            spin: flag::spin_rounds(false),
+            eager: Eagerness::new(false),
             arenas,
             buckets: Vec::new(),
             entered: 0,
@@ -192,7 +193,7 @@ impl SharedMemory {
         mine.flag.post(epoch);
         for rank in self.peers() {
             let entry = &self.arenas[rank].head().enter;
-            entry.flag.wait(rank, epoch, self.spin, watch)?;
+            entry.flag.wait(rank, epoch, &self.eager, watch)?;
             let theirs = entry.described(epoch);
             if theirs != descriptor {
                 return Err(Stop::Mismatch { rank, theirs });
@@ -210,7 +211,7 @@ impl SharedMemory {
                 .head()
                 .done
                 .0
-                .wait(rank, self.finished, self.spin, watch)?;
+                .wait(rank, self.finished, &self.eager, watch)?;
         }
         Ok(())
     }
@@ -303,7 +304,7 @@ impl Transport for SharedMemory {
     }
 
     fn set_has_processor(&mut self, has_processor: bool) {
-        self.spin = flag::spin_rounds(has_processor);
+        self.eager = Eagerness::new(has_processor);
     }
 
     fn try_send(&mut self, to: usize, bytes: &[u8]) -> Result<usize, TransportError> {
@@ -333,11 +334,8 @@ impl Transport for SharedMemory {
                     .recv_from
                     .is_some_and(|from| stream::can_read(&self.arenas[from], self.rank))
         };
-        for _ in 0..self.spin {
-            if ready() {
-                return Ok(());
-            }
-            std::hint::spin_loop();
+        if self.eager.is_soon(ready) {
+            return Ok(());
         }
         let bell = &self.arenas[self.rank].head().bell.0;
         let rung = bell.epoch();

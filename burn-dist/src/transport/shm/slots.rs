@@ -88,7 +88,7 @@ impl SharedMemory {
         let (number, size) = (self.number(index), self.size());
         for rank in self.peers() {
             let filled = &self.arenas[rank].head().filled.0;
-            filled.wait(rank, number.wrapping_add(1), self.spin, watch)?;
+            filled.wait(rank, number.wrapping_add(1), &self.eager, watch)?;
         }
         let slice = slice_of(chunk.len(), size, self.rank);
         let (element, elements) = (dtype.size(), data.len() / dtype.size());
@@ -123,7 +123,7 @@ impl SharedMemory {
         let slot = self.arenas[self.rank].slot(number);
         for rank in self.peers() {
             let reduced = &self.arenas[rank].head().reduced.0;
-            reduced.wait(rank, number.wrapping_add(1), self.spin, watch)?;
+            reduced.wait(rank, number.wrapping_add(1), &self.eager, watch)?;
             let slice = slice_of(data.len(), self.size(), rank);
             // SAFETY: within the slot; the peer has posted that its slice of it is written.
             let result = unsafe { std::slice::from_raw_parts(slot.add(slice.start), slice.len()) };
