@@ -67,10 +67,11 @@ mod shard;
 mod source;
 mod writer;
 
+pub use crate::node_memory::NodeMemory;
 pub use checkpoints::{Checkpoints, Resumed};
 pub use error::CheckpointError;
 pub use folder::{Found, abandon_after, leftovers, list, newest_good, newest_good_by};
 pub use manifest::{FileEntry, Manifest};
-pub use memory::{MemoryCopies, NodeMemory};
+pub use memory::MemoryCopies;
 pub use source::Source;
 pub use writer::{Guard, Job, Writer, Written};

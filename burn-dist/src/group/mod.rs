@@ -237,18 +237,17 @@ impl ProcessGroup {
     /// Connects the ranks that are left after a failure, as a new group. All of them call it, on a
     /// group of all ranks of the world.
     ///
-    /// The first one waits at most `wait` for the others that are still connected. Those that came
-    /// keep their order and get new ranks from 0. This group and all others of this process stay
-    /// unusable; [`Abort`] does not end the process for their failure any
-    /// more. A rank that calls it without a failure makes the others fail, so that they call it
-    /// too.
+    /// The first one waits at most `wait` for the others that are still connected. The ranks that
+    /// came keep their order and get new numbers from 0. This group and all others of this process
+    /// stay unusable. [`Abort`] does not end the process for their failure any more. A rank that
+    /// calls it without a failure makes the others fail, so that they call it too.
     ///
     /// The ranks meet at the store of the first group: under MPI, Slurm and torchrun it ends with
-    /// rank 0, and so does the run. The launcher must let ranks live when others fail
-    /// ([`LocalLauncher::outlive`](crate::launch::LocalLauncher::outlive)). Restore the state from a
-    /// checkpoint, or from
-    /// [`MemoryCopies`](crate::checkpoint::MemoryCopies), and make a new
-    /// [`Parallel`](crate::parallel::Parallel).
+    /// rank 0, and so does the run. The launcher must let ranks live when others fail, see
+    /// [`LocalLauncher::outlive`]. Then make a new `Parallel`, and restore the state from a
+    /// checkpoint or from `MemoryCopies`.
+    ///
+    /// [`LocalLauncher::outlive`]: crate::launch::LocalLauncher::outlive
     ///
     /// ```no_run
     /// use std::time::Duration;

@@ -68,7 +68,7 @@ pub struct Store {
     server: Option<Arc<StoreServer>>,
 }
 
-/// What a connection to the store has in common with one that replaces it.
+/// The part of a connection to the store that goes on in one that replaces it.
 #[derive(Clone, Debug)]
 struct Terms {
     rank: usize,
@@ -181,8 +181,8 @@ impl Store {
 
     /// Joins the ranks that are left, at the same store. They may have other ranks than here.
     ///
-    /// The first one waits for the others at most `wait`. Then those that came form the world. All
-    /// ranks of this store get a failure if there is none yet.
+    /// The first one waits for the others at most `wait`. Then the ranks that came form the world.
+    /// All ranks of this store get a failure if there is none yet.
     ///
     /// # Errors
     /// Fails if the store is gone, or if the others went on without this rank.

@@ -57,7 +57,7 @@ impl WaitingRoom {
                 .all(|rank| self.waiters.contains_key(&rank))
     }
 
-    /// The world number `number` of those that wait, in the order of their ranks. Also returns
+    /// The world number `number` of the ranks that wait, in the order of their ranks. Also returns
     /// their ranks in the world that they leave.
     pub(crate) fn form(self, number: u32) -> (Roster, Vec<usize>) {
         let size = self.waiters.len();

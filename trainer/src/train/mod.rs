@@ -614,7 +614,7 @@ impl<T: Task> Training<'_, T> {
         }
     }
 
-    /// What a state needs to be resumed, beside its tensors.
+    /// The data that a resumed run needs beside the tensors.
     fn meta(&mut self) -> Meta {
         self.progress.metrics_bytes = self.recorder.metrics_bytes();
         Meta {

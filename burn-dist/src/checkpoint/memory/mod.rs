@@ -35,7 +35,6 @@
 //! ```
 
 mod exchange;
-mod node;
 mod search;
 mod slot;
 
@@ -44,13 +43,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use node::NodeMemory;
-
 use self::exchange::Partners;
-use self::node::SLOTS;
 use self::search::Search;
 use self::slot::{Moment, Record};
 use super::{CheckpointError, Source, shard};
+use crate::node_memory::{NodeMemory, SLOTS};
 use crate::parallel::{ParallelError, StateShare};
 use crate::{ProcessGroup, ReduceOp};
 
@@ -128,7 +125,7 @@ impl MemoryCopies {
     /// ranks kept their shards. If not, the state before stays.
     ///
     /// # Errors
-    /// Fails if a rank failed; if this rank's shard contains NaN or infinity; and if the memory does
+    /// Fails if a rank failed, if this rank's shard contains NaN or infinity, or if the memory does
     /// not take it. After the last two, the ranks may go on.
     pub fn keep(
         &mut self,

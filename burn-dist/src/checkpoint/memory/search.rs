@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::node::NodeMemory;
 use super::slot::{self, Moment, Record};
 use super::{PIECE, told};
 use crate::ProcessGroup;
 use crate::checkpoint::{CheckpointError, Manifest, Source, shard};
+use crate::node_memory::NodeMemory;
 
-/// What a node has, as its first rank tells.
+/// The shards of a node. Its first rank tells them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Content {
     /// Random number.
@@ -22,7 +22,7 @@ struct Content {
     found: Vec<(usize, Record)>,
 }
 
-/// What all nodes have, by their first ranks.
+/// The shards of all nodes, by their first ranks.
 #[derive(Debug)]
 pub(super) struct Search {
     nodes: BTreeMap<usize, Content>,
@@ -32,7 +32,7 @@ pub(super) struct Search {
     ranks: u64,
 }
 
-/// A state of which every shard is on a node.
+/// A whole state: every shard is on some node.
 #[derive(Debug)]
 pub(super) struct Found {
     pub moment: Moment,

@@ -36,7 +36,7 @@ pub(super) struct Moment {
 pub(super) struct Record {
     pub moment: Moment,
     pub rank: usize,
-    /// Number of ranks, each of which has one shard.
+    /// Number of ranks. Each has one shard.
     pub size: usize,
     pub entry: FileEntry,
     /// The owner's data. Only rank 0 has it.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-use crate::memory_file;
+use crate::node_memory::file;
 
 /// Variable with the agent's process, the mark of the board, and its file descriptor.
 const BOARD: &str = "BURN_DIST_BOARD";
@@ -22,7 +22,7 @@ pub(super) struct Board {
 impl Board {
     pub(super) fn new(mark: u64) -> io::Result<Self> {
         Ok(Self {
-            file: memory_file::create(&name(mark))?,
+            file: file::create(&name(mark))?,
             mark,
             seen: 0,
         })
@@ -50,10 +50,10 @@ impl Board {
 /// Only rank 0 needs to.
 pub fn tell_saved(steps: u64) {
     if let Ok(value) = std::env::var(BOARD)
-        && let Some(file) = open(&value)
+        && let Some(board) = open(&value)
     {
         // The agent waits for `--join-after` if it does not learn of it.
-        let _ = file.write_all_at(&steps.to_le_bytes(), 0);
+        let _ = board.write_all_at(&steps.to_le_bytes(), 0);
     }
 }
 
@@ -61,7 +61,7 @@ fn open(value: &str) -> Option<File> {
     let (process, rest) = value.split_once(':')?;
     let (mark, descriptor) = rest.split_once(':')?;
     let mark = u64::from_str_radix(mark, 16).ok()?;
-    memory_file::open(process.parse().ok()?, descriptor.parse().ok()?, &name(mark)).ok()
+    file::open(process.parse().ok()?, descriptor.parse().ok()?, &name(mark)).ok()
 }
 
 fn name(mark: u64) -> String {

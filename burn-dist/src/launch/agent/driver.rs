@@ -13,8 +13,8 @@ use super::message::{Hello, How, Message, Peer, RankEnded, Start, cut};
 use super::node::Node;
 use super::seek::Seek;
 use super::{NodeLauncher, NodesError, NodesOutcome, Rendezvous, counted};
-use crate::checkpoint::NodeMemory;
 use crate::launch::local::{Inbox, Received, STOPPED_EARLY};
+use crate::node_memory::NodeMemory;
 use crate::rendezvous::StoreServer;
 use crate::wire::Secret;
 
@@ -60,7 +60,7 @@ pub(super) struct Agent<'a> {
     inbox: Inbox,
     /// Keeps copies of the ranks' state while they start again.
     memory: Option<NodeMemory>,
-    /// Where ranks tell of checkpoints.
+    /// The ranks tell of their checkpoints there.
     board: Board,
     events: Receiver<Event>,
     pub sender: SyncSender<Event>,

@@ -323,7 +323,9 @@ impl NodeLauncher {
 
     /// Sets whether this process keeps memory for copies of the ranks' state (default no).
     ///
-    /// Ranks find it by [`NodeMemory::of_agent`](crate::checkpoint::NodeMemory::of_agent). It takes room only once they write to it.
+    /// Ranks find it by [`NodeMemory::of_agent`]. It takes room only once they write to it.
+    ///
+    /// [`NodeMemory::of_agent`]: crate::checkpoint::NodeMemory::of_agent
     pub fn keep_memory(mut self, keeps: bool) -> Self {
         self.keeps_memory = keeps;
         self

@@ -161,7 +161,7 @@ pub struct LaunchOutcome {
     pub(super) failure: Option<RankFailure>,
     pub(super) signal: Option<i32>,
     pub(super) told: bool,
-    /// Whether ranks failed, and those that were left are enough.
+    /// Whether ranks failed, and enough were left.
     pub(super) are_enough: bool,
     pub(super) unwritten: Arc<OnceLock<io::Error>>,
 }

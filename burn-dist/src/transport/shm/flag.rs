@@ -1,9 +1,9 @@
 //! A counter in shared memory that one rank raises and others wait for.
 //!
-//! A waiter spins first, because the peer is usually there within a microsecond. If CPUs are shared,
-//! a spinning rank keeps the rank it waits for from running: it lets others run, some times. Then it
-//! sleeps in the kernel. Beside other load, `sched_yield` costs a millisecond, so a rank that notices
-//! it sleeps at once for a while.
+//! A waiter spins first, because the peer is usually there within a microsecond. If ranks share
+//! CPUs, a spinning rank keeps the rank it waits for from running: it lets others run, some times.
+//! Then it sleeps in the kernel. Beside other load, `sched_yield` costs a millisecond. A rank that
+//! notices it sleeps at once for a while.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,7 +39,7 @@ pub(super) struct Eagerness {
 }
 
 impl Eagerness {
-    /// That of a rank with or without its own CPU.
+    /// For a rank with or without its own CPU.
     pub fn new(has_processor: bool) -> Self {
         Self {
             rounds: if has_processor {
@@ -161,5 +161,43 @@ impl Flag {
             let _ = futex::wait(&self.epoch, futex::Flags::empty(), epoch, Some(&limit));
         }
         self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_wait_ends_when_it_is_over_or_too_long() {
+        let looks = Cell::new(0);
+        let ready_after = |count: u32| {
+            looks.set(0);
+            let looks = &looks;
+            move || {
+                looks.set(looks.get() + 1);
+                looks.get() > count
+            }
+        };
+        let alone = Eagerness::new(true);
+        assert!(alone.is_soon(ready_after(SPIN_ALONE - 1)));
+        assert!(!alone.is_soon(ready_after(SPIN_ALONE)));
+        let shared = Eagerness::new(false);
+        // A CPU that somebody else took for long: it sleeps at once for a while.
+        shared.abstains.set(2);
+        for left in [1, 0] {
+            assert!(!shared.is_soon(ready_after(SPIN_SHARED)));
+            assert_eq!((shared.abstains.get(), looks.get()), (left, SPIN_SHARED));
+        }
+        let slow = || {
+            std::thread::sleep(2 * LONG);
+            false
+        };
+        let yielding = Eagerness {
+            rounds: 0,
+            ..shared
+        };
+        assert!(!yielding.is_soon(slow));
+        assert_eq!(yielding.abstains.get(), ABSTAINS);
     }
 }

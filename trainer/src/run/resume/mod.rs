@@ -43,7 +43,7 @@ pub struct Start {
     pub of_another_run: bool,
     /// Messages for the user.
     pub notes: Vec<String>,
-    /// Where it continues, for the user.
+    /// The state that it continues from, for the user.
     pub from: String,
     /// Lock on a folder that existed already. Only on rank 0.
     #[serde(skip)]
@@ -165,7 +165,7 @@ impl Start {
         self.checkpoint.is_none() && self.memory.is_none()
     }
 
-    /// What the state to continue from contains. `None` if the run starts from scratch.
+    /// The content of the state to continue from. `None` if the run starts from scratch.
     pub(crate) fn manifest(&self) -> Result<Option<Manifest>, CheckpointError> {
         match (&self.memory, &self.checkpoint) {
             (Some(memory), _) => Ok(Some(memory.manifest().clone())),

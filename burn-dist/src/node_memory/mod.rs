@@ -1,16 +1,16 @@
 //! The memory of a node that outlives its ranks.
 
+pub(crate) mod file;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use crate::memory_file;
-
 /// Variable with the agent's memory: its process, random mark, and file descriptors.
 const MEMORY: &str = "BURN_DIST_MEMORY";
 /// Slots of a rank. While one is written, the other holds the state before.
-pub(super) const SLOTS: usize = 2;
+pub(crate) const SLOTS: usize = 2;
 
 /// Memory in which the ranks of a node keep copies of their state.
 ///
@@ -33,8 +33,8 @@ impl NodeMemory {
         let mark = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
         // 0 means none.
         let mark = mark.max(1);
-        let file = |_| Ok(Arc::new(memory_file::create(&name(mark))?));
-        let files: io::Result<Vec<_>> = (0..ranks * SLOTS + 1).map(file).collect();
+        let slot = |_| Ok(Arc::new(file::create(&name(mark))?));
+        let files: io::Result<Vec<_>> = (0..ranks * SLOTS + 1).map(slot).collect();
         Ok(Self {
             mark,
             files: files?,
@@ -71,8 +71,8 @@ impl NodeMemory {
         let mut files = Vec::new();
         for descriptor in word()?.split(',') {
             let descriptor: u32 = descriptor.parse().map_err(|_| wrong())?;
-            let file = memory_file::open(process, descriptor, &name(mark))?;
-            files.push(Arc::new(file));
+            let opened = file::open(process, descriptor, &name(mark))?;
+            files.push(Arc::new(opened));
         }
         match mark > 0 && files.len() > SLOTS && files.len() % SLOTS == 1 {
             true => Ok(Self { mark, files }),
@@ -80,22 +80,22 @@ impl NodeMemory {
         }
     }
 
-    pub(super) fn mark(&self) -> u64 {
+    pub(crate) fn mark(&self) -> u64 {
         self.mark
     }
 
     /// Number of ranks that it has slots for.
-    pub(super) fn ranks(&self) -> usize {
+    pub(crate) fn ranks(&self) -> usize {
         (self.files.len() - 1) / SLOTS
     }
 
     /// All slots of ranks.
-    pub(super) fn slots(&self) -> &[Arc<File>] {
+    pub(crate) fn slots(&self) -> &[Arc<File>] {
         self.files.split_last().map_or(&[], |(_, slots)| slots)
     }
 
     /// The file for what other nodes send.
-    pub(super) fn incoming(&self) -> Option<&Arc<File>> {
+    pub(crate) fn incoming(&self) -> Option<&Arc<File>> {
         self.files.last()
     }
 }
