@@ -193,11 +193,7 @@ impl Agent<'_> {
             ranks: hello.ranks,
             address: Some(from),
         };
-        let words = format!(
-            "node {} joined, {}",
-            peer.host,
-            counted(ranks.into(), "rank")
-        );
+        let words = format!("node {} joined, {}", peer.host, counted(ranks, "rank"));
         match lead.group.join(peer, Instant::now()) {
             true => {
                 lead.group.adopt(Counts {
