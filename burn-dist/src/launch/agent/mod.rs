@@ -290,8 +290,7 @@ impl NodeLauncher {
 
     /// Sets how long a node that comes later waits until the ranks restart with it (default 30 s).
     ///
-    /// They do so at once after a checkpoint that a rank tells of with
-    /// [`tell_saved`](crate::launch::tell_saved).
+    /// They do so at once after a checkpoint that a rank tells of with [`tell_saved`].
     pub fn join_after(mut self, wait: Duration) -> Self {
         self.join_after = wait;
         self
