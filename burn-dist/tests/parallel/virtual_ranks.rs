@@ -260,7 +260,7 @@ proptest! {
         strategy in strategy(),
         transport in transport(),
     ) {
-        let ranks = ranks.min(case.count).min(6);
+        let ranks = ranks.min(case.count);
         // In stage 3 all ranks use the same layers.
         let uneven = case.uneven && strategy != Strategy::Zero3;
         let case = Case { uneven, ..case };
