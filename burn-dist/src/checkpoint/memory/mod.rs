@@ -138,7 +138,8 @@ impl MemoryCopies {
         self.moment.step = step;
         let next = self.held.map_or(0, |held| (held + 1) % SLOTS);
         let slot = self.slot(next)?;
-        let own = self.write_own(&slot, group, state, meta);
+        let begun = slot::begin(&slot).map_err(CheckpointError::io("write", &shard::in_memory("")));
+        let own = begun.and_then(|()| self.write_own(&slot, group, state, meta));
         let (own, mut failed) = match own {
             Ok(record) => (Some(record), None),
             Err(error) => (None, Some(error)),

@@ -51,10 +51,13 @@ impl Record {
     }
 }
 
-/// Makes the slot incomplete and writes the shard at its beginning. Returns its entry in a
-/// manifest.
-///
-/// The slot keeps its memory: new pages cost more than the copy.
+/// Makes the slot incomplete. It keeps its memory: new pages cost more than the copy.
+pub(super) fn begin(slot: &File) -> io::Result<()> {
+    let length = slot.metadata()?.len();
+    slot.write_all_at(&[0; END], length.saturating_sub(END as u64))
+}
+
+/// Writes the shard at the beginning of the slot. Returns its entry in a manifest.
 pub(super) fn write(
     slot: &Arc<File>,
     name: String,
@@ -62,8 +65,6 @@ pub(super) fn write(
 ) -> Result<FileEntry, CheckpointError> {
     let path = shard::in_memory(&name);
     let restart = || -> io::Result<File> {
-        let length = slot.metadata()?.len();
-        slot.write_all_at(&[0; END], length.saturating_sub(END as u64))?;
         let mut file = slot.try_clone()?;
         file.seek(SeekFrom::Start(0))?;
         Ok(file)
@@ -160,7 +161,8 @@ mod tests {
         let shard = Shard::within(slot.clone(), 0, &entry).unwrap();
         let weight = shard.read("weight").unwrap();
         assert_eq!(weight, TensorData::from([1.0f32, 2.0]));
-        // The next state begins.
+        begin(&slot).unwrap();
+        assert!(read(&slot).is_empty());
         write(&slot, "a".to_owned(), values(3.0)).unwrap();
         assert!(read(&slot).is_empty());
     }
