@@ -74,6 +74,8 @@ export BURN_DIST_SECRET
 # A model with dropout; augmented images; four virtual ranks; a checkpoint after every few steps, or none on disk.
 every_steps=5 most_again=400
 ! $in_memory || every_steps=0 most_again=1
+# Most seconds of a run.
+limit=$((900 + steps / 20))
 options=()
 for set in 'model.filters=[8, 16]' model.hidden=32 data.train_samples=2400 data.test_samples=200 \
   data.augment=shift:2+mixup:0.8:0.5+erase:0.3 data.workers=1 train.batch_size=48 "train.max_steps=$steps" \
@@ -147,7 +149,7 @@ one_run() {
   go_on 0 ''
   slowest=0 again=0
   while running 0 && running 1; do
-    [[ $((SECONDS - begin)) -lt 900 ]] || fail "seed $seed: not done after 900 s"
+    [[ $((SECONDS - begin)) -lt $limit ]] || fail "seed $seed: not done after $limit s"
     sleep "$((RANDOM % 2)).$((RANDOM % 10))"
     ! $in_memory || both_train
     [[ $(lines) -lt $((steps - 20)) ]] || break

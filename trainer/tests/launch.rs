@@ -520,13 +520,7 @@ fn copies_in_memory_outlive_a_rank_and_a_node() {
     let args = ["--nnodes", "1:2"];
     let first = group.leader(&args);
     let second = group.agent(&args).start();
-    let done = |lines: &[Value]| {
-        let steps = lines.iter().filter(|line| line["kind"] == "train");
-        steps
-            .map(|line| line["step"].as_u64().unwrap())
-            .max()
-            .unwrap()
-    };
+    let done = |lines: &[Value]| trained(lines).into_iter().max().unwrap();
     group.wait_for(1, 100);
     kill(rank_of(group.dir(), 3));
     let before = done(&group.lines());
@@ -548,13 +542,41 @@ fn copies_in_memory_outlive_a_rank_and_a_node() {
     let from = "continues from the state in memory after step";
     assert!(second.stdout.contains(from), "{}", second.stdout);
     wait(first);
-    let lines = group.lines();
-    let steps = lines.iter().filter(|line| line["kind"] == "train");
-    let steps: Vec<u64> = steps.map(|line| line["step"].as_u64().unwrap()).collect();
     assert_eq!(
-        steps,
+        trained(&group.lines()),
         Vec::from_iter(1..=1500),
         "a step is missing or twice"
     );
     group.assert_nobody_left();
+}
+
+#[test]
+fn copies_in_memory_of_every_tenth_state_lose_at_most_ten_steps() {
+    let group = Group::new(&[
+        "train.epochs=1000",
+        "train.max_steps=600",
+        "log.every_steps=1",
+        "checkpoint.every_steps=0",
+        "checkpoint.every_epochs=1000",
+        "checkpoint.best=false",
+        "checkpoint.in_memory=true",
+        "checkpoint.in_memory_every_steps=10",
+    ]);
+    let agent = group.leader(&[]);
+    group.wait_for(1, 100);
+    kill(rank_of(group.dir(), 1));
+    let before = trained(&group.lines()).into_iter().max().unwrap();
+    let world = group.wait_for(2, 100);
+    let begins = world["step"].as_u64().unwrap();
+    assert_eq!(begins % 10, 1, "step {begins} does not follow a copy");
+    assert!(begins + 9 >= before, "{begins} after {before} steps");
+    wait(agent).assert_code(0);
+    assert_eq!(trained(&group.lines()), Vec::from_iter(1..=600));
+    group.assert_nobody_left();
+}
+
+/// The steps in the metrics.
+fn trained(lines: &[Value]) -> Vec<u64> {
+    let steps = lines.iter().filter(|line| line["kind"] == "train");
+    steps.map(|line| line["step"].as_u64().unwrap()).collect()
 }

@@ -13,8 +13,19 @@ use crate::config::Batching;
 use crate::run::resume::Resume;
 use crate::system::output::complain;
 
+/// The end of `--help`.
+const HELP: &str = "\
+Flags for the ranks, such as -q, go after the --.
+
+Example, on each of up to four nodes, all with the same secret in BURN_DIST_SECRET:
+  trainer launch --nnodes 1:4 --nproc 2 --rendezvous node1:29500 -- --config vit.toml --run-dir runs/vit
+
+On one machine:
+  trainer launch --standalone --nproc 2 -- --config vit.toml --run-dir runs/vit";
+
 /// Arguments of `trainer launch`.
 #[derive(Debug, Args)]
+#[command(after_help = HELP)]
 pub struct LaunchArgs {
     /// Uses N nodes, or from MIN to MAX.
     #[arg(long, value_name = "N|MIN:MAX", default_value = "1", value_parser = Nodes::parse)]

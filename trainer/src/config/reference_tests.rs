@@ -48,6 +48,7 @@ fn context(key: &Key, value: &str) -> Vec<String> {
         "data.evaluate" => sets.push("data.validation=0.25".to_owned()),
         "train.eval_precision" => sets.push(format!("train.precision={value}")),
         "train.bce_threshold" => sets.push("train.loss=bce".to_owned()),
+        "checkpoint.in_memory_every_steps" => sets.push("checkpoint.in_memory=true".to_owned()),
         "swa.every_steps" => sets.push("swa.start=0.5".to_owned()),
         "log.mlflow_experiment" => sets.push("log.mlflow=http://localhost".to_owned()),
         "ema.warmup" => sets.push("ema.decay=0.5".to_owned()),

@@ -276,10 +276,13 @@ keys! {
         /// Whether to also write and keep a checkpoint after the best evaluation so far. Default
         /// true, if checkpoints are written at all (one of the three keys above is not 0).
         best: bool = true,
-        /// Whether to keep the state after each step in the memory of the nodes too, each shard on
-        /// two nodes. After the loss of a rank or a node, training goes on from there. Needs
-        /// `trainer launch`. Default false.
+        /// Whether to keep the state in the memory of the nodes too, each shard on two nodes. After
+        /// the loss of a rank or a node, training goes on from there. Needs `trainer launch`.
+        /// Default false.
         in_memory: bool = false,
+        /// Steps between the states that `checkpoint.in_memory` keeps. Default 1: after every step.
+        #[schemars(extend("unit" = "steps"))]
+        in_memory_every_steps: u64 = 1,
         /// The metric that decides which evaluation is best: `loss` or one of the task's. Default:
         /// `accuracy` (`classification`), `loss` (`language`), `mean_iou` (`segmentation`).
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -991,6 +991,10 @@ fn schedules_and_stops_that_make_no_sense_are_refused() {
             vec!["checkpoint.in_memory=true", "checkpoint.every_epochs=0"],
             "needs checkpoints on disk too",
         ),
+        (
+            vec!["checkpoint.in_memory_every_steps=3"],
+            "no effect without `checkpoint.in_memory`",
+        ),
         (vec!["early_stopping.target_accuracy=99.0"], "in [0, 1]"),
         (vec!["early_stopping.patience=0"], "early_stopping.patience"),
         (

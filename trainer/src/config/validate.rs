@@ -154,6 +154,12 @@ fn stopping(config: &Config) -> Vec<Result<(), Fault>> {
         patience.map(|patience| in_range("early_stopping.patience", patience, 1, 1_000_000));
     let mut checks = vec![
         in_range("checkpoint.keep", checkpoint.keep, 1, 1_000_000),
+        in_range(
+            "checkpoint.in_memory_every_steps",
+            checkpoint.in_memory_every_steps,
+            1,
+            MOST,
+        ),
         not_negative("checkpoint.every_minutes", checkpoint.every_minutes),
         not_negative("early_stopping.min_delta", stopping.min_delta),
     ];
@@ -165,6 +171,12 @@ fn stopping(config: &Config) -> Vec<Result<(), Fault>> {
         checks.push(Err(
             fault.help("set checkpoint.every_epochs or checkpoint.every_minutes")
         ));
+    }
+    if !checkpoint.in_memory && checkpoint.in_memory_every_steps != 1 {
+        let text =
+            "`checkpoint.in_memory_every_steps` has no effect without `checkpoint.in_memory`";
+        let fault = Fault::in_key("checkpoint.in_memory_every_steps", text);
+        checks.push(Err(fault.help("add checkpoint.in_memory = true")));
     }
     let is_used = stopping.patience.is_some() && stopping.target_accuracy.is_none();
     let usual = EarlyStoppingConfig::default();

@@ -284,7 +284,7 @@ impl<T: Task> Training<'_, T> {
         if is_best || requests.save || self.checkpoints.as_ref().is_some_and(due) {
             self.save()?;
         }
-        self.keep_copies()?;
+        self.keep_copies_if_due()?;
         if requests.pause && reason.is_none() && !self.is_complete() {
             return Ok(Some(self.paused()));
         }
@@ -499,7 +499,7 @@ impl<T: Task> Training<'_, T> {
             }
             self.owes_evaluation = requests.evaluate || self.is_evaluation_due();
             self.save_within_epoch(&mut requests)?;
-            self.keep_copies()?;
+            self.keep_copies_if_due()?;
         }
         self.settle()?;
         self.note_epoch();
@@ -596,6 +596,15 @@ impl<T: Task> Training<'_, T> {
         match &mut self.checkpoints {
             Some(checkpoints) => busy.during(|| checkpoints.save(state, &meta)),
             None => Ok(()),
+        }
+    }
+
+    /// Keeps the state in the memory of agents after every `checkpoint.in_memory_every_steps`.
+    fn keep_copies_if_due(&mut self) -> Result<(), TrainError> {
+        let every = self.context.config.checkpoint.in_memory_every_steps;
+        match self.progress.steps.is_multiple_of(every) {
+            true => self.keep_copies(),
+            false => Ok(()),
         }
     }
 

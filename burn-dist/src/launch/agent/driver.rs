@@ -77,6 +77,8 @@ pub(super) struct Agent<'a> {
     /// The store of a group that this agent led, until its ranks have ended.
     pub former_store: Option<StoreServer>,
     beat: Instant,
+    /// Why this node leaves the group that it leads.
+    pub farewell: Option<&'static str>,
     pub outcome: Option<NodesOutcome>,
 }
 
@@ -129,6 +131,7 @@ impl<'a> Agent<'a> {
             last: None,
             former_store: None,
             beat: now,
+            farewell: None,
             outcome: None,
         })
     }
@@ -251,6 +254,8 @@ impl<'a> Agent<'a> {
             Event::Closed(id, loss) => {
                 self.callers.remove(&id);
                 match &self.role {
+                    // The leader has told the end and closes its connections.
+                    _ if self.outcome.is_some() => {}
                     Role::Seeking(_) => self.seek_closed(id, &loss.words),
                     Role::Following(link) if link.id == id => self.lose_leader(&loss.words),
                     Role::Following(_) => {}
@@ -302,6 +307,10 @@ impl<'a> Agent<'a> {
             Message::Elsewhere(Some(address)) => {
                 self.say(&format!("the group joins another one, led from {address}"));
                 self.seek_at(address);
+                Ok(())
+            }
+            Message::Tell(words) => {
+                self.say(&words);
                 Ok(())
             }
             // Other messages are not for this side.
@@ -430,9 +439,11 @@ impl<'a> Agent<'a> {
             Role::Leading(lead) => lead.report_own(self.me, report),
             Role::Seeking(_) => self.former_store = None,
         }
-        // The leader ends once the others have stopped too.
-        if leaves && !matches!(self.role, Role::Leading(_)) {
-            self.end(node.exit_code(), "this node left the group");
+        match self.role {
+            // The leader ends once the others have stopped too.
+            Role::Leading(_) => self.farewell = leaves.then(|| node.farewell()),
+            _ if leaves => self.end(node.exit_code(), node.farewell()),
+            _ => {}
         }
     }
 

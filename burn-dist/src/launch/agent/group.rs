@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::counted;
 use super::message::{How, Peer, Report};
 use crate::launch::local::{RankExit, STOPPED_EARLY};
 
@@ -214,6 +215,26 @@ impl Group {
             *quiet = now;
         }
         true
+    }
+
+    /// Tells the agent that joined last why it has no ranks yet. Nothing if it is about to.
+    pub(super) fn outlook(&self) -> Option<String> {
+        let active = self.members.iter().filter(|member| member.active).count();
+        let count = self.members.len().min(self.rules.max);
+        if active == 0 {
+            return None;
+        }
+        let after = self.rules.join_after.as_secs();
+        Some(if active >= count {
+            format!(
+                "this node waits for a place: {} train, the most that --nnodes allows",
+                counted(active, "node")
+            )
+        } else if !(active + 1..=count).any(|count| self.is_usable(count)) {
+            "this node waits for a place: the batch does not divide among more ranks".to_owned()
+        } else {
+            format!("this node takes part after the next checkpoint, or after {after} s")
+        })
     }
 
     /// Learns what an agent knows of earlier generations: a leader that was started again knows

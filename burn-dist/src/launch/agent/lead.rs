@@ -203,6 +203,9 @@ impl Agent<'_> {
                 });
                 let counts = lead.group.counts();
                 let _ = link.send(&Message::Welcome);
+                if let Some(outlook) = lead.group.outlook() {
+                    let _ = link.send(&Message::Tell(outlook));
+                }
                 lead.links.insert(hello.agent, link);
                 self.counts = counts;
                 self.say(&words);
@@ -332,7 +335,10 @@ impl Agent<'_> {
                 }
                 Order::Stop(how) => self.stop_all(how),
                 Order::Start { .. } => {}
-                Order::Leave { code, reason } => self.end(code, reason),
+                Order::Leave { code, reason } => {
+                    let reason = self.farewell.map_or(reason, str::to_owned);
+                    self.end(code, reason);
+                }
                 Order::End { code, reason } => {
                     if let Some(lead) = self.leading() {
                         let reason = reason.clone();

@@ -28,6 +28,8 @@ pub(super) enum Message {
     Hello(Hello),
     /// The listening agent leads a group, and the other is in it or waits for a place.
     Welcome,
+    /// Words for the user of the receiver.
+    Tell(String),
     /// The listening agent leads no group; another may, at this address. Without an address: not
     /// yet.
     Elsewhere(Option<SocketAddr>),

@@ -161,6 +161,14 @@ impl Node {
         }
     }
 
+    /// Why an agent leaves the group.
+    pub(super) fn farewell(&self) -> &'static str {
+        match self.pressure.was_urgent() {
+            true => "this node left the group after a second signal, perhaps without a checkpoint",
+            false => "this node left the group",
+        }
+    }
+
     /// Exit code of an agent that leaves the group: that of its ranks.
     pub(super) fn exit_code(&self) -> u8 {
         let exits = self.ranks.exits();

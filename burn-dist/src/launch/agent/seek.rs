@@ -20,6 +20,8 @@ use super::message::{Message, Peer};
 const PAUSE: Duration = Duration::from_millis(300);
 /// Time for an answer.
 const ANSWER: Duration = Duration::from_secs(5);
+/// After this time without a leader, the user is told.
+const QUIET: Duration = Duration::from_secs(3);
 /// Largest number of addresses that one round may learn.
 const HOPS: usize = 16;
 
@@ -42,6 +44,8 @@ pub(super) struct Seek {
     answered: bool,
     asking: Asking,
     failure: String,
+    /// Whether the user knows that there is no leader yet.
+    has_told: bool,
 }
 
 enum Asking {
@@ -69,6 +73,7 @@ impl Seek {
             answered: false,
             asking: Asking::Pause(now),
             failure: "no answer yet".to_owned(),
+            has_told: false,
         }
     }
 
@@ -122,7 +127,20 @@ impl Agent<'_> {
                 seek.asking = Asking::Next;
             }
             Asking::Pause(_) => {
-                if now.saturating_duration_since(seek.since) >= timeout {
+                let waited = now.saturating_duration_since(seek.since);
+                if seek.before.is_none()
+                    && waited >= QUIET
+                    && !std::mem::replace(&mut seek.has_told, true)
+                {
+                    let failure = seek.failure.clone();
+                    let (place, seconds) = (&self.rendezvous, timeout.as_secs());
+                    self.say(&format!(
+                        "no group at {place} yet ({failure}); this node looks for one for \
+                         {seconds} s"
+                    ));
+                    return Ok(());
+                }
+                if waited >= timeout {
                     return Err(NodesError::NotFound {
                         reason: seek.failure.clone(),
                         address: self.rendezvous.to_string(),

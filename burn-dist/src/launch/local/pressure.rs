@@ -28,8 +28,8 @@ pub(in crate::launch) struct Pressure {
     pub(in crate::launch) signal: Option<i32>,
     /// Number of SIGINTs so far.
     interrupts: usize,
-    /// Whether SIGTERM has come.
-    terminated: bool,
+    /// Number of SIGTERMs so far.
+    terminations: usize,
     /// Whether a signal has requested an end or an early stop.
     pub(in crate::launch) told: bool,
 }
@@ -68,7 +68,12 @@ impl Pressure {
 
     /// Whether SIGINT or SIGTERM has come.
     pub(in crate::launch) fn asked_to_end(&self) -> bool {
-        self.signal.is_some() || self.terminated
+        self.signal.is_some() || self.terminations > 0
+    }
+
+    /// Whether the user asked more than once, so that the ranks may have ended without a checkpoint.
+    pub(in crate::launch) fn was_urgent(&self) -> bool {
+        self.interrupts + self.terminations > 1
     }
 
     /// Ends the ranks because one has failed; they have `grace` to report and end by themselves.
@@ -109,11 +114,11 @@ impl Pressure {
 
     fn terminate(&mut self, failed: bool) {
         let now = Instant::now();
-        let kill = match self.terminated {
-            true => Some(now + AFTER_SECOND_TERM),
-            false => self.stop_grace.map(deadline::after),
+        self.terminations += 1;
+        let kill = match self.terminations {
+            1 => self.stop_grace.map(deadline::after),
+            _ => Some(now + AFTER_SECOND_TERM),
         };
-        self.terminated = true;
         self.note_signal(Signal::TERM, failed);
         self.end(Some((now, Signal::TERM)), kill);
     }
