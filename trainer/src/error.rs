@@ -392,6 +392,7 @@ impl TrainError {
                 | Self::OnlyImages(_)
                 | Self::Refused(_)
                 | Self::RunDirInUse { .. }
+                | Self::RunDirLost { .. }
                 | Self::RunDirTaken(_)
                 | Self::RunDirJustTaken { .. }
                 | Self::RunDirNotAFolder(_)

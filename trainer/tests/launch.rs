@@ -362,7 +362,7 @@ fn a_late_node_is_taken_in_after_a_checkpoint() {
         "generation 1: 2 ranks on 1 node",
         "the ranks save and start again",
     ]);
-    second.assert_stderr(&["generation 2: 4 ranks on 2 nodes, because new node"]);
+    second.assert_stderr(&["generation 2: 4 ranks on 2 nodes, because node"]);
     assert_eq!(group.worlds(), [[2, 1], [4, 2]]);
     // Nothing was repeated: the ranks saved before they stopped.
     let lines = group.lines();
@@ -401,8 +401,8 @@ fn other_options_are_refused() {
     let more = ["--set", "optimizer.lr=0.01"];
     let other = group.agent_with(&["--nnodes", "1:2"], &more).run();
     other.assert_code(2).assert_stderr(&[
-        "all nodes need the same options: this node has `--set`",
-        "the leader has `--resume`",
+        "all nodes need the same options: this node has `--set optimizer.lr=0.01` where the \
+         leader has `--resume auto`",
     ]);
     let other = group.agent(&["--nnodes", "1:3"]).run();
     other
@@ -411,6 +411,79 @@ fn other_options_are_refused() {
     kill(first.pid());
     let first = wait(first);
     assert!(!first.stderr.contains("generation 2"), "{}", first.stderr);
+    group.assert_nobody_left();
+}
+
+/// A file with settings that was changed after the others had read it.
+#[test]
+fn another_configuration_is_refused() {
+    let group = Group::new(&["train.epochs=1000"]);
+    let config = group.dir().join("config.toml");
+    let args = ["--nnodes", "1:2", "--join-after", "0"];
+    let more = ["--config", config.to_str().unwrap()];
+    let digits = include_str!("../../configs/digits.toml");
+    let with_decay = |decay: &str| format!("{digits}\n[ema]\ndecay = {decay}\n");
+    std::fs::write(&config, with_decay("0.9")).unwrap();
+    let first = group.agent_with(&args, &more).start();
+    group.wait_for(1, 10);
+    std::fs::write(&config, with_decay("0.8")).unwrap();
+    let other = group.agent_with(&args, &more).run();
+    other
+        .assert_code(2)
+        .assert_stderr(&["this node has `ema.decay = 0.8` where the leader has `ema.decay = 0.9`"]);
+    kill(first.pid());
+    let first = wait(first);
+    assert!(!first.stderr.contains("generation 2"), "{}", first.stderr);
+    group.assert_nobody_left();
+}
+
+/// A node that cannot train must not end the run of the others.
+#[test]
+fn a_new_node_whose_ranks_fail_is_left_out() {
+    let group = Group::new(&["train.epochs=200", "checkpoint.every_steps=500"]);
+    let args = ["--nnodes", "1:2", "--join-wait", "0", "--join-after", "0"];
+    let first = group.leader(&args);
+    group.wait_for(1, 50);
+    let second = group
+        .agent(&args)
+        .env("BURN_DIST_KERNELS_ISA", "none")
+        .run();
+    second
+        .assert_code(2)
+        .assert_stderr(&["the group goes on without this node: rank"]);
+    let first = wait(first);
+    first.assert_code(0).assert_stderr(&[
+        "generation 2: 4 ranks on 2 nodes",
+        "going on without the new node",
+        "generation 3: 2 ranks on 1 node",
+    ]);
+    assert!(!first.stderr.contains("restart 1 of"), "{}", first.stderr);
+    group.assert_complete(4000);
+    group.assert_nobody_left();
+}
+
+/// Nodes that wait for a place know the others: they go on after the leader.
+#[test]
+fn a_node_that_waits_leads_when_all_others_are_gone() {
+    let group = Group::new(&["train.epochs=300"]);
+    let args = ["--nnodes", "1", "--join-wait", "0"];
+    let first = group.leader(&args);
+    group.wait_for(1, 50);
+    let second = group.agent(&args).start();
+    let told = "waits for a place: --nnodes allows 1 node to train";
+    group.wait_for(1, 300);
+    // The whole node at once.
+    let ranks = [0, 1].map(|rank| rank_of(group.dir(), rank));
+    kill(first.pid());
+    ranks.into_iter().for_each(kill);
+    let second = wait(second);
+    second.assert_code(0).assert_stderr(&[
+        told,
+        "this node leads the group now",
+        "generation 2: 2 ranks on 1",
+    ]);
+    wait(first);
+    group.assert_complete(6000);
     group.assert_nobody_left();
 }
 

@@ -290,8 +290,13 @@ impl ProcessGroup {
         if options.transport == TransportKind::Mpi || options.algorithm == Algorithm::Mpi {
             return Err(connect::no_mpi("MPI ends all ranks if one fails").into());
         }
-        let reformed = store.reform(wait)?;
+        // A rank that waits here is not one that hangs.
         self.queue.poison.take_off_leash();
+        let reformed = store.reform(wait).inspect_err(|_| {
+            if let Some(abort) = options.abort.clone() {
+                self.queue.poison.put_on_leash(abort);
+            }
+        })?;
         if reformed.size() == 1 {
             return Ok(Self::single());
         }

@@ -254,6 +254,9 @@ impl Drop for StoreServer {
         for stream in state.roster.peers().filter_map(|peer| peer.stream.as_ref()) {
             let _ = stream.shutdown(Shutdown::Both);
         }
+        if let Some(room) = &state.room {
+            room.dismiss();
+        }
         drop(state);
         self.shared.strangers.dismiss();
         self.shared.look();

@@ -1,7 +1,7 @@
 //! Ranks that have lost others and wait to form a smaller world: a state machine without sockets.
 
 use std::collections::BTreeMap;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -46,6 +46,17 @@ impl WaitingRoom {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
+    }
+
+    /// Ends the connections of those that wait.
+    pub(crate) fn dismiss(&self) {
+        let streams = self
+            .waiters
+            .values()
+            .filter_map(|waiter| waiter.stream.as_ref());
+        for stream in streams {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     /// Whether all ranks wait that are still connected to the world they leave, or time is up.

@@ -46,7 +46,7 @@ impl VerbosityArgs {
 }
 
 /// Whether an argument is a verbosity flag.
-fn is_flag(argument: &OsStr) -> bool {
+pub(super) fn is_flag(argument: &OsStr) -> bool {
     let text = argument.to_str().unwrap_or_default();
     let short = |text: &str| text == "q" || (!text.is_empty() && text.bytes().all(|b| b == b'v'));
     matches!(text, "--quiet" | "--verbose") || text.strip_prefix('-').is_some_and(short)

@@ -6,17 +6,19 @@ use std::time::Duration;
 use burn_dist::launch::{NodeLauncher, NodesError};
 use clap::Args;
 
+use super::args::is_flag;
 use super::check::check_program;
 use super::failure::Failure;
 use super::train::TrainArgs;
 use crate::config::Batching;
 use crate::run::resume::Resume;
+use crate::run::same_config;
+use crate::system::log;
 use crate::system::output::complain;
+use crate::system::output::verbosity::Verbosity;
 
 /// The end of `--help`.
 const HELP: &str = "\
-Flags for the ranks, such as -q, go after the --.
-
 Example, on each of up to four nodes, all with the same secret in BURN_DIST_SECRET:
   trainer launch --nnodes 1:4 --nproc 2 --rendezvous node1:29500 -- --config vit.toml --run-dir runs/vit
 
@@ -95,10 +97,14 @@ pub fn run(args: &LaunchArgs, train: &TrainArgs) -> Result<i32, Failure> {
     let in_memory = config.checkpoint.in_memory;
     let usable = move |first: usize, ranks: usize| {
         let (train, parallel) = (&config.train, &config.parallel);
-        match first {
-            0 => Batching::resolve(train, parallel, ranks).is_ok(),
-            _ => Batching::kept(train, parallel, (first, ranks)).is_ok(),
-        }
+        let batching = match first {
+            0 => Batching::resolve(train, parallel, ranks),
+            _ => Batching::kept(train, parallel, (first, ranks)),
+        };
+        batching.map(drop).map_err(|fault| match fault.help {
+            Some(help) => format!("{}; {help}", fault.message),
+            None => fault.message,
+        })
     };
     // A node that comes late, or comes back, must not begin a second run.
     let mut arguments = args.arguments.clone();
@@ -114,17 +120,36 @@ pub fn run(args: &LaunchArgs, train: &TrainArgs) -> Result<i32, Failure> {
         .join_timeout(Duration::from_secs(args.join_timeout.into()))
         .max_restarts(args.max_restarts.into())
         .keep_memory(in_memory)
+        .agreed(same_config::lines(&loaded.config))
         .usable(usable);
     if let Some(rendezvous) = &args.rendezvous {
         launcher = launcher.nodes(args.nnodes.min, args.nnodes.max, rendezvous);
     }
-    let outcome = launcher.run(&mut |words| complain(words))?;
+    if let Some(flag) = Verbosity::get().flag()
+        && !args.arguments.iter().any(|argument| is_flag(argument))
+    {
+        launcher = launcher.local_arg(flag);
+    }
+    let run_dir = train.run_dir.clone().unwrap_or_default();
+    let outcome = launcher.run(&mut |words| {
+        say(words);
+        log::start_of_agent(&run_dir);
+    })?;
     match outcome.exit_code() {
-        0 => {}
-        75 => complain(outcome.reason()),
+        0 => log::write(outcome.reason()),
+        75 => say(outcome.reason()),
         _ => complain(&format!("error: {outcome}")),
     }
+    log::start_of_agent(&run_dir);
     Ok(outcome.exit_code().into())
+}
+
+/// Tells the user how the launch goes on.
+fn say(words: &str) {
+    match Verbosity::get() {
+        Verbosity::Quiet => log::write(words),
+        _ => complain(words),
+    }
 }
 
 /// Checks that ranks with these arguments can start again with other nodes.

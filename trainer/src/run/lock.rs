@@ -26,8 +26,9 @@ const FILE: &str = ".lock";
 /// resources.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Time to wait for ranks of the generation before, under `trainer launch`.
-const FORMER_PATIENCE: Duration = Duration::from_secs(60);
+/// Time to wait for ranks of the generation before, under `trainer launch`. A server of NFS keeps
+/// the lock of a dead node for up to 90 s.
+const FORMER_PATIENCE: Duration = Duration::from_secs(150);
 
 /// Time to wait if the folder did not exist when this run began: its holder began at the same time.
 const NEW_PATIENCE: Duration = Duration::from_millis(300);

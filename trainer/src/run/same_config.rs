@@ -13,14 +13,7 @@ use crate::error::TrainError;
 /// # Errors
 /// [`TrainError::ConfigDiffers`] on all ranks, if they differ.
 pub(crate) fn check(config: &Config, group: &ProcessGroup) -> Result<(), TrainError> {
-    let mut text = Table::try_from(config)
-        .map(|mut table| {
-            if let Some(Value::Table(data)) = table.get_mut("data") {
-                data.remove("dir");
-            }
-            table.to_string()
-        })
-        .unwrap_or_default();
+    let mut text = shared(config).to_string();
     let texts = group.gather_bytes(text.as_bytes())?;
     let Some(rank) = texts.iter().position(|other| *other != texts[0]) else {
         return Ok(());
@@ -38,6 +31,30 @@ pub(crate) fn check(config: &Config, group: &ProcessGroup) -> Result<(), TrainEr
         ours,
         theirs,
     })
+}
+
+/// The settings that nodes share, a line each.
+pub(crate) fn lines(config: &Config) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (section, keys) in shared(config) {
+        match keys {
+            Value::Table(keys) => {
+                let line = |(key, value)| format!("{section}.{key} = {value}");
+                lines.extend(keys.into_iter().map(line));
+            }
+            value => lines.push(format!("{section} = {value}")),
+        }
+    }
+    lines
+}
+
+/// The configuration without what nodes may have of their own.
+fn shared(config: &Config) -> Table {
+    let mut table = Table::try_from(config).unwrap_or_default();
+    if let Some(Value::Table(data)) = table.get_mut("data") {
+        data.remove("dir");
+    }
+    table
 }
 
 /// Stands for a key without a value.

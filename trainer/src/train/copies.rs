@@ -29,6 +29,12 @@ impl Copies {
             ));
         }
         let (copies, newest) = MemoryCopies::open(memory.ok().flatten(), group)?;
+        if let Some(error) = copies.as_ref().and_then(MemoryCopies::unrestored) {
+            complain(&format!(
+                "warning: rank {}: the state in memory is not restored: {error}",
+                group.rank()
+            ));
+        }
         let of_rank = |copies| Self {
             copies,
             rank: group.rank(),

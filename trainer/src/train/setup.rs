@@ -155,6 +155,7 @@ pub(crate) fn train<T: Task>(
     let files = files
         .map(|(folder, lock)| open_files(context, (folder, lock), &mut environment, &progress));
     let (metrics, loggers) = files.transpose()?.unzip();
+    notes.extend(steps_again(&environment, &progress));
     let checkpoints = match config.checkpoint.wanted() {
         true => start_checkpoints(context, home.as_deref(), lock.clone(), &progress)?,
         false => None,
@@ -262,6 +263,19 @@ fn place(context: &TrainContext<'_>) -> RunPlace {
         ranks: context.group.size(),
         shares_memory: context.group.transport() == "shm",
         has_agents: context.world.launch() == Launch::Agent,
+    }
+}
+
+/// Says how many steps an earlier process of this run had done that are done again.
+fn steps_again(environment: &Environment, progress: &Progress) -> Option<String> {
+    let reached = environment.processes.last()?.went_back_from?;
+    match reached.saturating_sub(progress.steps) {
+        0 => None,
+        1 => Some(format!("step {reached} is done again")),
+        _ => Some(format!(
+            "steps {} to {reached} are done again",
+            progress.steps + 1
+        )),
     }
 }
 

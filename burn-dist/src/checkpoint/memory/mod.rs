@@ -68,6 +68,8 @@ pub struct MemoryCopies {
     held: Option<usize>,
     /// Whether the memory may have what other nodes sent to restore a state.
     has_incoming: bool,
+    /// Why the newest state was not restored.
+    unrestored: Option<CheckpointError>,
 }
 
 impl MemoryCopies {
@@ -76,7 +78,8 @@ impl MemoryCopies {
     ///
     /// Returns no copies if a rank has no memory. The state, if any, is readable until the first
     /// [`keep`](Self::keep). Nodes get the shards that they lack from the others, so each needs
-    /// memory for the whole state while it is restored.
+    /// memory for the whole state while it is restored. If one has too little, no rank gets a state,
+    /// and [`unrestored`](Self::unrestored) says so.
     ///
     /// # Errors
     /// Fails if the memory cannot be read or written, or if a rank failed.
@@ -108,15 +111,25 @@ impl MemoryCopies {
             Some(found) => Some(search.collect(&found, &memory, group)?),
             None => None,
         };
+        let (source, unrestored) = match source.transpose() {
+            Ok(source) => (source, None),
+            Err(error) => (None, Some(error)),
+        };
         let copies = Self {
             local,
             partners,
             moment: search.first_moment(),
             held,
             has_incoming: source.is_some(),
+            unrestored,
             memory,
         };
         Ok((Some(copies), source))
+    }
+
+    /// Why [`open`](Self::open) found a state that it could not restore on all nodes.
+    pub fn unrestored(&self) -> Option<&CheckpointError> {
+        self.unrestored.as_ref()
     }
 
     /// Keeps the state after `step` steps. A collective call.

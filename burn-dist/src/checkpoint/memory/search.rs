@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::slot::{self, Moment, Record};
 use super::{PIECE, told};
-use crate::ProcessGroup;
 use crate::checkpoint::{CheckpointError, Manifest, Source, shard};
 use crate::node_memory::NodeMemory;
+use crate::{ProcessGroup, ReduceOp};
 
 /// The shards of a node. Its first rank tells them.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -114,19 +114,24 @@ impl Search {
     }
 
     /// Opens the state, after each node has got the shards that it lacks. A collective call.
+    ///
+    /// # Errors
+    /// The outer error is that of a rank; the inner one is that of a node's memory, and all ranks
+    /// have one then.
     pub(super) fn collect(
         &self,
         state: &Found,
         memory: &NodeMemory,
         group: &ProcessGroup,
-    ) -> Result<Source, CheckpointError> {
+    ) -> Result<Result<Source, CheckpointError>, CheckpointError> {
         let path = shard::in_memory("copies");
         let missing = || CheckpointError::damaged(&path, "a shard is missing");
-        let failed = |error: io::Error| CheckpointError::io("copy", &path)(error);
         let incoming = memory.incoming().ok_or_else(missing)?;
-        if self.is_first {
-            incoming.set_len(0).map_err(failed)?;
-        }
+        // The others wait for this rank, whatever fails here.
+        let mut moved = match self.is_first {
+            true => incoming.set_len(0),
+            false => Ok(()),
+        };
         let mut buffer = vec![0; PIECE];
         // End of what this node has got.
         let mut end = 0;
@@ -153,11 +158,11 @@ impl Search {
                     if group.rank() == *source {
                         let slot = of_node(*slot)?;
                         let read = slot.read_exact_at(piece, record.start + from);
-                        read.map_err(failed)?;
+                        moved = moved.and(read);
                     }
                     told(group.broadcast(piece, *source))?;
-                    if lacks {
-                        incoming.write_all_at(piece, end + from).map_err(failed)?;
+                    if lacks && moved.is_ok() {
+                        moved = incoming.write_all_at(piece, end + from);
                     }
                 }
             }
@@ -169,11 +174,20 @@ impl Search {
             }
             shards.push((place, entry));
         }
-        // What the first rank of this node has got is there.
-        told(group.barrier())?;
+        let mut all = [i64::from(moved.is_ok())];
+        told(group.all_reduce(&mut all, ReduceOp::Min))?;
+        if all != [1] {
+            if self.is_first {
+                let _ = incoming.set_len(0);
+            }
+            let elsewhere = || io::Error::other("another node could not copy it");
+            let error = moved.err().unwrap_or_else(elsewhere);
+            return Ok(Err(CheckpointError::io("copy", &path)(error)));
+        }
         let entries = shards.iter().map(|(_, entry)| entry.clone()).collect();
         let manifest = Manifest::new(state.moment.step, entries, meta.unwrap_or_default());
-        Source::in_memory(manifest, shards.into_iter().map(|(place, _)| place))
+        let places = shards.into_iter().map(|(place, _)| place);
+        Source::in_memory(manifest, places).map(Ok)
     }
 }
 

@@ -9,7 +9,7 @@ use super::board::Board;
 use super::group::{Counts, Rules};
 use super::lead::Lead;
 use super::link::{Door, Event, Link, LinkId, QUEUE};
-use super::message::{Hello, How, Message, Peer, RankEnded, Start, cut};
+use super::message::{Hello, How, Members, Message, Peer, RankEnded, Start, cut};
 use super::node::Node;
 use super::seek::Seek;
 use super::{NodeLauncher, NodesError, NodesOutcome, Rendezvous, counted};
@@ -78,7 +78,7 @@ pub(super) struct Agent<'a> {
     pub former_store: Option<StoreServer>,
     beat: Instant,
     /// Why this node leaves the group that it leads.
-    pub farewell: Option<&'static str>,
+    pub farewell: Option<(u8, String)>,
     pub outcome: Option<NodesOutcome>,
 }
 
@@ -257,7 +257,10 @@ impl<'a> Agent<'a> {
                     // The leader has told the end and closes its connections.
                     _ if self.outcome.is_some() => {}
                     Role::Seeking(_) => self.seek_closed(id, &loss.words),
-                    Role::Following(link) if link.id == id => self.lose_leader(&loss.words),
+                    Role::Following(link) if link.id == id => {
+                        self.say_loss(&loss.words);
+                        self.lose_leader("is gone");
+                    }
                     Role::Following(_) => {}
                     Role::Leading(_) => self.lead_closed(id, &loss)?,
                 }
@@ -311,6 +314,15 @@ impl<'a> Agent<'a> {
             }
             Message::Tell(words) => {
                 self.say(&words);
+                Ok(())
+            }
+            Message::Members(members) => {
+                self.note_members(*members);
+                Ok(())
+            }
+            Message::Refused(reason) => Err(NodesError::Refused(reason)),
+            Message::Left => {
+                self.lose_leader("left");
                 Ok(())
             }
             // Other messages are not for this side.
@@ -372,20 +384,52 @@ impl<'a> Agent<'a> {
         Ok(())
     }
 
-    /// The connection to the leader has ended.
-    pub(super) fn lose_leader(&mut self, why: &str) {
+    /// Without ranks, this agent knows its group from the leader.
+    fn note_members(&mut self, members: Members) {
+        let Role::Following(link) = &self.role else {
+            return;
+        };
+        let is_me = |peer: &Peer| peer.agent == self.me;
+        let (Some(index), None) = (members.peers.iter().position(is_me), &self.node) else {
+            return;
+        };
+        self.last = Some(Last {
+            index,
+            leader: link.peer,
+            peers: members.peers,
+        });
+        self.counts = Counts {
+            generation: members.generation,
+            restarts: members.restarts,
+            first_ranks: members.first_ranks as usize,
+        };
+    }
+
+    /// Tells the user how the connection to the leader has ended.
+    fn say_loss(&mut self, why: &str) {
+        let host = self.leading_host();
+        let ending = match self.node {
+            Some(_) => ": this node ends its ranks and looks for the group",
+            None => "",
+        };
+        self.say(&format!("the leading node {host} is gone ({why}){ending}"));
+    }
+
+    fn leading_host(&self) -> String {
+        let first = self.last.as_ref().and_then(|last| last.peers.first());
+        let host = first.map(|peer| peer.host.clone());
+        host.unwrap_or_else(|| self.rendezvous.to_string())
+    }
+
+    /// The group has lost its leader, which `fate` tells in words.
+    pub(super) fn lose_leader(&mut self, fate: &str) {
         if let Some(node) = &mut self.node {
             node.stop(How::Lost);
         }
-        let host = match &self.last {
-            Some(last) => last.peers.first().map(|peer| peer.host.clone()),
-            None => None,
-        };
-        let host = host.unwrap_or_else(|| self.rendezvous.to_string());
-        self.say(&format!("the leading node {host} is gone ({why})"));
+        let host = self.leading_host();
         let now = Instant::now();
         self.role = Role::Seeking(Box::new(match &self.last {
-            Some(last) => Seek::election(last, format!("node {host} is gone"), now),
+            Some(last) => Seek::election(last, format!("node {host} {fate}"), now),
             None => Seek::anew(now),
         }));
     }
@@ -441,7 +485,10 @@ impl<'a> Agent<'a> {
         }
         match self.role {
             // The leader ends once the others have stopped too.
-            Role::Leading(_) => self.farewell = leaves.then(|| node.farewell()),
+            Role::Leading(_) => {
+                let farewell = || (node.exit_code(), node.farewell().to_owned());
+                self.farewell = leaves.then(farewell);
+            }
             _ if leaves => self.end(node.exit_code(), node.farewell()),
             _ => {}
         }

@@ -23,7 +23,7 @@ const TOGETHER: Duration = Duration::from_secs(60);
 
 /// Whether a number of ranks can train: the ranks of the first generation (0: this is the first),
 /// and the number.
-pub(super) type Usable = Arc<dyn Fn(usize, usize) -> bool + Send + Sync>;
+pub(super) type Usable = Arc<dyn Fn(usize, usize) -> Result<(), String> + Send + Sync>;
 
 /// The options of a group.
 #[derive(Clone)]
@@ -53,6 +53,8 @@ struct Member {
     report: Option<Report>,
     /// Whether its connection ended after it reported.
     gone: bool,
+    /// Whether its ranks have trained: a checkpoint was complete, or they ended without a failure.
+    proven: bool,
 }
 
 impl Member {
@@ -63,6 +65,7 @@ impl Member {
             active: false,
             report: None,
             gone: false,
+            proven: false,
         }
     }
 
@@ -115,6 +118,8 @@ pub(super) enum Order {
     Stop(How),
     /// End with this exit code.
     End { code: u8, reason: String },
+    /// Tell these agents that the group goes on without them.
+    Refuse { agents: Vec<u64>, reason: String },
     /// Only the leader ends, with this exit code. The others go on without it.
     Leave { code: u8, reason: String },
     /// Tell the user.
@@ -124,6 +129,8 @@ pub(super) enum Order {
 /// The failure of a rank, once all have ended.
 #[derive(Clone, Debug)]
 pub(super) struct Verdict {
+    /// The agent of the rank.
+    pub agent: Option<u64>,
     /// The rank and its end, in words.
     pub words: String,
     /// Exit code for the launcher.
@@ -227,11 +234,14 @@ impl Group {
         let after = self.rules.join_after.as_secs();
         Some(if active >= count {
             format!(
-                "this node waits for a place: {} train, the most that --nnodes allows",
+                "this node waits for a place: --nnodes allows {} to train",
                 counted(active, "node")
             )
-        } else if !(active + 1..=count).any(|count| self.is_usable(count)) {
-            "this node waits for a place: the batch does not divide among more ranks".to_owned()
+        } else if let (Err(why), false) = (
+            self.use_of(count),
+            (active + 1..=count).any(|count| self.is_usable(count)),
+        ) {
+            format!("this node waits for a place: {why}")
         } else {
             format!("this node takes part after the next checkpoint, or after {after} s")
         })
@@ -266,11 +276,14 @@ impl Group {
             return Vec::new();
         }
         let lost = self.members.remove(at);
-        if !lost.active || !has_ranks {
+        if self.phase == Phase::Over {
             return Vec::new();
         }
         let reason = format!("node {} is gone ({why})", lost.peer.host);
         let mut orders = vec![Order::Say(reason.clone())];
+        if !lost.active || !has_ranks {
+            return orders;
+        }
         match &mut self.phase {
             // The failure of a rank explains less than the loss of its node.
             Phase::Stopping {
@@ -339,16 +352,25 @@ impl Group {
         let left: Vec<String> = left.map(host).collect();
         let leader_leaves = self.members.first().is_some_and(Member::leaves);
         self.members.retain(|member| !member.leaves());
+        let counts = !leader_leaves && cause != Cause::Order(How::Lost);
+        let verdict = verdict.filter(|_| counts);
+        let newcomers = match &verdict {
+            Some(verdict) => self.useless_newcomers(verdict),
+            None => Vec::new(),
+        };
         for member in &mut self.members {
+            member.proven |= member.active && verdict.is_none();
             (member.active, member.report) = (false, None);
         }
         let is_done = !exits.is_empty() && exits.iter().all(|exit| *exit == RankExit::Code(0));
         if is_done {
             return self.end(0, "all ranks finished".to_owned());
         }
-        let counts = !leader_leaves && cause != Cause::Order(How::Lost);
-        if let Some(verdict) = verdict.filter(|_| counts) {
-            return self.after_failure(verdict, now);
+        if let Some(verdict) = verdict {
+            return match newcomers.is_empty() {
+                true => self.after_failure(verdict, now),
+                false => self.leave_out(&newcomers, &verdict.words, now),
+            };
         }
         let reason = match &*left {
             [] => reason,
@@ -369,13 +391,62 @@ impl Group {
         Vec::new()
     }
 
+    /// Agents whose first generation has failed because of them, if others can go on without them.
+    fn useless_newcomers(&self, verdict: &Verdict) -> Vec<u64> {
+        let (old, new): (Vec<&Member>, Vec<&Member>) = self
+            .members
+            .iter()
+            .filter(|member| member.active)
+            .partition(|member| member.proven);
+        if old.is_empty() || old.len() < self.rules.min {
+            return Vec::new();
+        }
+        let agents = new.iter().map(|member| member.peer.agent);
+        let of_culprit: Vec<u64> = agents
+            .clone()
+            .filter(|agent| verdict.agent == Some(*agent))
+            .collect();
+        // A rank of an older node may fail because of a new one. One restart tells.
+        let is_hopeless = verdict.code == USAGE
+            || (verdict.said.is_some() && verdict.said == self.said_before)
+            || self.counts.restarts >= self.rules.max_restarts;
+        match of_culprit.is_empty() && is_hopeless {
+            true => agents.collect(),
+            false => of_culprit,
+        }
+    }
+
+    /// Goes on without agents that have just joined. It is no restart.
+    fn leave_out(&mut self, agents: &[u64], words: &str, now: Instant) -> Vec<Order> {
+        let is_out = |member: &Member| agents.contains(&member.peer.agent);
+        let out = self.members.iter().filter(|member| is_out(member));
+        let hosts: Vec<String> = out.map(host).collect();
+        self.members.retain(|member| !is_out(member));
+        self.said_before = None;
+        let hosts = hosts.join(", ");
+        self.gather(format!("the group goes on without {hosts}"), now);
+        vec![
+            Order::Say(format!("{words}; going on without the new node {hosts}")),
+            Order::Refuse {
+                agents: agents.to_vec(),
+                reason: format!("the group goes on without this node: {words}"),
+            },
+        ]
+    }
+
     fn after_failure(&mut self, verdict: Verdict, now: Instant) -> Vec<Order> {
-        let Verdict { words, code, said } = verdict;
+        let Verdict {
+            words, code, said, ..
+        } = verdict;
         let again = said.is_some() && said == self.said_before;
         self.said_before = said;
         let most = self.rules.max_restarts;
-        if code == USAGE || self.counts.restarts >= most {
+        if code == USAGE || most == 0 {
             return self.end(code, words);
+        }
+        if self.counts.restarts >= most {
+            let reason = format!("{words}; all restarts are used, {most} of --max-restarts {most}");
+            return self.end(code, reason);
         }
         if again {
             let reason = format!("{words}; the same error again, so the ranks are not restarted");
@@ -383,7 +454,7 @@ impl Group {
         }
         self.counts.restarts += 1;
         let restart = self.counts.restarts;
-        self.gather(words.clone(), now);
+        self.gather(shortened(&words), now);
         vec![Order::Say(format!(
             "{words}; restarting all ranks, restart {restart} of {most}"
         ))]
@@ -452,15 +523,16 @@ impl Group {
     /// Starts the ranks of as many of the first `count` agents as can train together.
     fn start(&mut self, count: usize, reason: &str) -> Vec<Order> {
         self.has_saved = false;
-        let ranks = self.ranks_of(count);
         let mut counts = (self.rules.min..=count).rev();
         let Some(taken) = counts.find(|count| self.is_usable(*count)) else {
-            let words = format!(
-                "{ranks} ranks cannot share the global batch, nor can those of fewer nodes. Choose \
-                 a batch size that the possible numbers of ranks divide"
-            );
+            let why = self.use_of(count).err().unwrap_or_default();
+            let words = match self.rules.min < count {
+                true => format!("{why}. The ranks of fewer nodes cannot train either"),
+                false => why,
+            };
             return self.end(USAGE, words);
         };
+        let not_all = self.use_of(count).err();
         if self.counts.first_ranks == 0 {
             self.counts.first_ranks = self.ranks_of(taken);
         }
@@ -476,10 +548,8 @@ impl Group {
         self.told_waiting = None;
         self.expected.clear();
         let mut orders = Vec::new();
-        if taken < count {
-            orders.push(Order::Say(format!(
-                "using {taken} of {count} nodes: {ranks} ranks cannot share the global batch"
-            )));
+        if let Some(why) = not_all {
+            orders.push(Order::Say(format!("using {taken} of {count} nodes: {why}")));
         }
         orders.push(Order::Start {
             generation: self.counts.generation,
@@ -492,6 +562,9 @@ impl Group {
     /// The ranks have completed a checkpoint. Agents that wait need not wait longer.
     pub(super) fn saved(&mut self) {
         self.has_saved = true;
+        for member in &mut self.members {
+            member.proven |= member.active;
+        }
     }
 
     /// Stops the ranks to take in agents that have waited long enough, or until a checkpoint.
@@ -509,10 +582,13 @@ impl Group {
         if due.is_empty() || !larger.any(|count| self.is_usable(count)) {
             return Vec::new();
         }
-        let reason = format!("new node {}", due.join(", "));
-        let mut orders = vec![Order::Say(format!(
-            "{reason}; the ranks save and start again with more nodes"
-        ))];
+        let reason = match &*due {
+            [host] => format!("node {host} joined"),
+            hosts => format!("nodes {} joined", hosts.join(", ")),
+        };
+        let mut orders = vec![Order::Say(
+            "the ranks save and start again with more nodes".to_owned(),
+        )];
         orders.push(self.stop(How::Grow, reason, now));
         orders
     }
@@ -524,7 +600,24 @@ impl Group {
     }
 
     fn is_usable(&self, count: usize) -> bool {
+        self.use_of(count).is_ok()
+    }
+
+    /// Whether the first `count` agents can train together.
+    fn use_of(&self, count: usize) -> Result<(), String> {
         (self.rules.usable)(self.counts.first_ranks, self.ranks_of(count))
+    }
+
+    /// The agents in the order of their ranks, then those that wait.
+    pub(super) fn peers(&self) -> Vec<Peer> {
+        let peers = self.members.iter().map(|member| member.peer.clone());
+        peers.collect()
+    }
+
+    /// Agents that wait for ranks.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = u64> {
+        let waiting = self.members.iter().filter(|member| !member.active);
+        waiting.map(|member| member.peer.agent)
     }
 
     fn stop(&mut self, how: How, reason: String, now: Instant) -> Order {
@@ -580,6 +673,17 @@ fn code_of(exits: &[RankExit]) -> u8 {
     match exits.iter().any(RankExit::is_failure) {
         true => at_once.unwrap_or(FAILED),
         false => STOPPED_EARLY as u8,
+    }
+}
+
+/// The first sentence of a long text.
+fn shortened(words: &str) -> String {
+    const LONG: usize = 160;
+    let first = words.split(['\n', ';']).next().unwrap_or(words);
+    let first = first.split(". ").next().unwrap_or(first);
+    match first.char_indices().nth(LONG) {
+        Some((end, _)) => format!("{}…", first.get(..end).unwrap_or(first)),
+        None => first.to_owned(),
     }
 }
 

@@ -12,7 +12,7 @@ fn rules(min: usize, max: usize) -> Rules {
         join_after: 30 * SECOND,
         join_timeout: 600 * SECOND,
         max_restarts: 2,
-        usable: Arc::new(|_, _| true),
+        usable: Arc::new(|_, _| Ok(())),
     }
 }
 
@@ -59,6 +59,7 @@ fn ended(orders: &[Order]) -> Option<u8> {
 
 fn verdict(said: &str) -> Option<Verdict> {
     Some(Verdict {
+        agent: None,
         words: "rank 1 exited with code 1".into(),
         code: 1,
         said: Some(said.into()),
@@ -153,6 +154,77 @@ fn a_late_agent_is_taken_in_and_one_too_many_waits() {
     assert_eq!(started(&group.tick(begin)), Some(vec![0, 2]));
 }
 
+/// A group of agent 0, whose ranks have saved, and agent 1, whose ranks run for the first time.
+fn grown(now: Instant) -> Group {
+    let mut group = group(rules(1, 2), now);
+    assert!(started(&group.tick(now + 10 * SECOND)).is_some());
+    group.saved();
+    group.join(peer(1), now);
+    group.tick(now + 40 * SECOND);
+    group.report(0, report(75), now);
+    group.conclude(None, now);
+    assert_eq!(started(&group.tick(now)), Some(vec![0, 1]));
+    group
+}
+
+fn refused(orders: &[Order]) -> Option<Vec<u64>> {
+    orders.iter().find_map(|order| match order {
+        Order::Refuse { agents, .. } => Some(agents.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_new_agent_whose_ranks_fail_is_left_out() {
+    let now = Instant::now();
+    let fail = |group: &mut Group, agent: u64, code: u8| {
+        group.fail(agent, "failed".into(), now);
+        group.report(0, report(1), now);
+        group.report(1, report(1), now);
+        let agent = Some(agent);
+        let failure = verdict("x").map(|verdict| Verdict {
+            agent,
+            code,
+            ..verdict
+        });
+        group.conclude(failure, now)
+    };
+    // Whatever the exit code.
+    for code in [1, USAGE] {
+        let mut group = grown(now);
+        assert_eq!(refused(&fail(&mut group, 1, code)), Some(vec![1]));
+        assert_eq!(started(&group.tick(now)), Some(vec![0]));
+        assert_eq!(group.counts().restarts, 0);
+    }
+    // One that has saved is restarted.
+    let mut group = grown(now);
+    group.saved();
+    assert_eq!(refused(&fail(&mut group, 1, 1)), None);
+    assert_eq!(started(&group.tick(now)), Some(vec![0, 1]));
+    // The older one fails because of the new one, again and again.
+    let mut group = grown(now);
+    assert_eq!(refused(&fail(&mut group, 0, 1)), None);
+    assert_eq!(started(&group.tick(now)), Some(vec![0, 1]));
+    assert_eq!(refused(&fail(&mut group, 0, 1)), Some(vec![1]));
+    assert_eq!(started(&group.tick(now)), Some(vec![0]));
+}
+
+#[test]
+fn an_agent_without_ranks_is_told_why() {
+    let now = Instant::now();
+    let mut group = group(rules(1, 2), now);
+    assert_eq!(group.outlook(), None);
+    group.tick(now + 10 * SECOND);
+    group.join(peer(1), now);
+    assert!(group.outlook().unwrap().contains("after 30 s"));
+    let mut group = grown(now);
+    group.join(peer(2), now);
+    assert!(group.outlook().unwrap().contains("--nnodes allows 2 nodes"));
+    assert_eq!(group.waiting().collect::<Vec<_>>(), [2]);
+    let words = format!("{:?}", group.lose(2, "it closed the connection", now));
+    assert!(words.contains("node n2 is gone"), "{words}");
+}
+
 #[test]
 fn ranks_that_end_by_themselves_end_the_run() {
     let now = Instant::now();
@@ -187,7 +259,10 @@ fn an_agent_that_is_told_to_stop_leaves_and_the_others_go_on() {
 fn only_as_many_agents_start_as_can_share_the_batch() {
     let now = Instant::now();
     let powers = Rules {
-        usable: Arc::new(|_, ranks| ranks.is_power_of_two()),
+        usable: Arc::new(|_, ranks| match ranks.is_power_of_two() {
+            true => Ok(()),
+            false => Err(format!("{ranks} ranks are no power of two")),
+        }),
         ..rules(1, 3)
     };
     let mut group = group(powers, now);
@@ -327,7 +402,7 @@ proptest! {
                         generation = number;
                     }
                     Order::End { .. } | Order::Leave { .. } => over = true,
-                    Order::Stop(_) | Order::Say(_) => {}
+                    Order::Stop(_) | Order::Say(_) | Order::Refuse { .. } => {}
                 }
             }
         }

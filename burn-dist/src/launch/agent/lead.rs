@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::driver::{Agent, Last, Role, secret_of};
 use super::group::{Counts, Group, Order, Verdict};
 use super::link::{DialError, Link, LinkId, Loss, dial};
-use super::message::{Hello, How, Message, Peer, RankEnded, Report, Start, cut};
+use super::message::{Hello, How, Members, Message, Peer, RankEnded, Report, Start, cut};
 use super::{NodesError, counted};
 use crate::launch::local::{Ended, MAX_LOCAL_RANKS, RankExit, RankFailure, blame};
 use crate::rendezvous::StoreServer;
@@ -23,6 +23,9 @@ use crate::wire::net::LOOPBACK;
 const PROBE: Duration = Duration::from_secs(1);
 /// Time for an answer.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Most characters of an option that a refusal shows, and most of those that are the same.
+const SHOWN: usize = 80;
+const SHOWN_BEFORE: usize = 20;
 /// Largest number of looks at the same time.
 const PROBES: usize = 16;
 
@@ -84,6 +87,25 @@ impl Lead {
         }
     }
 
+    /// Tells agents without ranks whom to ask after the loss of this leader.
+    fn tell_members(&mut self) {
+        let counts = self.group.counts();
+        if counts.generation == 0 {
+            return;
+        }
+        let members = Message::Members(Box::new(Members {
+            generation: counts.generation,
+            restarts: counts.restarts,
+            first_ranks: counts.first_ranks as u32,
+            peers: self.group.peers(),
+        }));
+        for agent in self.group.waiting() {
+            if let Some(link) = self.links.get_mut(&agent) {
+                let _ = link.send(&members);
+            }
+        }
+    }
+
     pub(super) fn report_own(&mut self, me: u64, report: Report) {
         debug_assert!(self.ranks.first().is_some_and(|(agent, _)| *agent == me));
         self.own_report = Some(report);
@@ -133,6 +155,7 @@ impl Lead {
             (RankExit::Code(_), None) => Some(failure.last_words().join("\n")),
         };
         Some(Verdict {
+            agent,
             words: cut(&failure.to_string()),
             code: failure.exit_code(),
             said: said.filter(|said| !said.is_empty()),
@@ -144,14 +167,36 @@ impl Lead {
 fn difference(theirs: &[String], own: &[String]) -> Option<String> {
     let most = theirs.len().max(own.len());
     let at = (0..most).find(|at| theirs.get(*at) != own.get(*at))?;
-    let word = |options: &[String]| match options.get(at) {
-        Some(option) => format!("`{}`", plain(option)),
-        None => "no more".to_owned(),
+    let is_flag = |option: &String| option.starts_with('-');
+    // The flag of a value, and the value of a flag.
+    let phrase = |options: &[String]| {
+        let here = options.get(at)?;
+        let before = at.checked_sub(1).and_then(|before| options.get(before));
+        let after = options.get(at + 1).filter(|_| is_flag(here));
+        let before = before.filter(|before| is_flag(before) && !is_flag(here));
+        let words = [before, Some(here), after.filter(|after| !is_flag(after))];
+        let words: Vec<&str> = words.into_iter().flatten().map(String::as_str).collect();
+        let words = words.join(" ");
+        Some(words.chars().filter(|c| !c.is_control()).collect())
+    };
+    let [theirs, own]: [Option<String>; 2] = [theirs, own].map(phrase);
+    let none = || "nothing more".to_owned();
+    let (theirs, own) = (theirs.unwrap_or_else(none), own.unwrap_or_else(none));
+    // Long ones may differ at the end.
+    let same = theirs.chars().zip(own.chars());
+    let same = same.take_while(|(one, other)| one == other).count();
+    let shown = |phrase: &str| {
+        let skipped = same.saturating_sub(SHOWN_BEFORE);
+        let rest: String = phrase.chars().skip(skipped).take(SHOWN).collect();
+        match skipped {
+            0 => format!("`{rest}`"),
+            _ => format!("`…{rest}`"),
+        }
     };
     Some(format!(
-        "all nodes need the same options: this node has {}, the leader has {}",
-        word(theirs),
-        word(own)
+        "all nodes need the same options: this node has {} where the leader has {}",
+        shown(&theirs),
+        shown(&own)
     ))
 }
 
@@ -207,6 +252,7 @@ impl Agent<'_> {
                     let _ = link.send(&Message::Tell(outlook));
                 }
                 lead.links.insert(hello.agent, link);
+                lead.tell_members();
                 self.counts = counts;
                 self.say(&words);
             }
@@ -335,8 +381,21 @@ impl Agent<'_> {
                 }
                 Order::Stop(how) => self.stop_all(how),
                 Order::Start { .. } => {}
+                Order::Refuse { agents, reason } => {
+                    let Some(lead) = self.leading() else { return };
+                    let refusal = Message::Refused(cut(&reason));
+                    for agent in agents {
+                        if let Some(mut link) = lead.links.remove(&agent) {
+                            let _ = link.send(&refusal);
+                        }
+                    }
+                }
                 Order::Leave { code, reason } => {
-                    let reason = self.farewell.map_or(reason, str::to_owned);
+                    if let Some(lead) = self.leading() {
+                        lead.send_all(&Message::Left);
+                    }
+                    let own = self.farewell.take();
+                    let (code, reason) = own.unwrap_or((code, reason));
                     self.end(code, reason);
                 }
                 Order::End { code, reason } => {
@@ -429,6 +488,7 @@ impl Agent<'_> {
             false => ip,
         };
         let store = SocketAddr::new(ip, port);
+        lead.tell_members();
         self.start_node(&start, 0, store)?;
         self.last = Some(Last {
             peers: start.peers,

@@ -30,6 +30,10 @@ pub(super) enum Message {
     Welcome,
     /// Words for the user of the receiver.
     Tell(String),
+    /// Whom to ask after the loss of the leader, for agents without ranks.
+    Members(Box<Members>),
+    /// The leader leaves the group, after its ranks.
+    Left,
     /// The listening agent leads no group; another may, at this address. Without an address: not
     /// yet.
     Elsewhere(Option<SocketAddr>),
@@ -82,6 +86,19 @@ pub(super) struct Peer {
     pub ranks: u16,
     /// The address at which it listens. `None` for the first agent, whose address the others know.
     pub address: Option<SocketAddr>,
+}
+
+/// The agents of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Members {
+    /// The last generation.
+    pub generation: u32,
+    /// Restarts after failures so far.
+    pub restarts: u32,
+    /// Ranks of the first generation.
+    pub first_ranks: u32,
+    /// The agents in the order of their ranks, then those that wait.
+    pub peers: Vec<Peer>,
 }
 
 /// A generation of ranks.

@@ -25,10 +25,10 @@ mod message;
 mod node;
 mod seek;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -191,6 +191,8 @@ fn counted(number: usize, what: &str) -> String {
     }
 }
 
+/// Longest name of a host, as DNS has it.
+const MOST_OF_HOST: usize = 253;
 /// Most bytes of options that agents compare.
 const MOST_OPTIONS: usize = 64 << 10;
 
@@ -206,6 +208,8 @@ pub struct NodeLauncher {
     rendezvous: Option<String>,
     program: Option<PathBuf>,
     args: Vec<OsString>,
+    agreed: Vec<String>,
+    local_args: Vec<OsString>,
     resume_args: Vec<OsString>,
     envs: Vec<(OsString, OsString)>,
     join_wait: Duration,
@@ -236,13 +240,15 @@ impl NodeLauncher {
             rendezvous: None,
             program: None,
             args: Vec::new(),
+            agreed: Vec::new(),
+            local_args: Vec::new(),
             resume_args: Vec::new(),
             envs: Vec::new(),
             join_wait: Duration::from_secs(10),
             join_after: Duration::from_secs(30),
             join_timeout: Duration::from_secs(600),
             max_restarts: 3,
-            usable: Arc::new(|_, _| true),
+            usable: Arc::new(|_, _| Ok(())),
             keeps_memory: false,
         }
     }
@@ -281,6 +287,18 @@ impl NodeLauncher {
         self
     }
 
+    /// Adds words that all agents must have alike, for example the settings in a file.
+    pub fn agreed(mut self, words: impl IntoIterator<Item = String>) -> Self {
+        self.agreed.extend(words);
+        self
+    }
+
+    /// Adds an argument of the ranks of this node, which other nodes need not have.
+    pub fn local_arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.local_args.push(arg.into());
+        self
+    }
+
     /// Sets how long the first generation waits for more nodes after the last one came (default
     /// 10 s).
     pub fn join_wait(mut self, wait: Duration) -> Self {
@@ -314,8 +332,12 @@ impl NodeLauncher {
     /// Sets which numbers of ranks can work.
     ///
     /// `usable` gets the number of ranks of the first generation, 0 to begin it, and the number in
-    /// question. The leader starts as many nodes as can work. Calls must be quick.
-    pub fn usable(mut self, usable: impl Fn(usize, usize) -> bool + Send + Sync + 'static) -> Self {
+    /// question. Its error says in words why so many cannot work. The leader starts as many nodes
+    /// as can. Calls must be quick.
+    pub fn usable(
+        mut self,
+        usable: impl Fn(usize, usize) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
         self.usable = Arc::new(usable);
         self
     }
@@ -330,26 +352,27 @@ impl NodeLauncher {
         self
     }
 
-    /// The options that all agents must share, in words: numbers of nodes, and arguments of the
-    /// ranks. Very long ones are cut.
+    /// The options that all agents must share, in words: numbers of nodes, arguments of the ranks,
+    /// and what else they [agree on](Self::agreed). Very long ones are cut, but have a checksum.
     fn shared_options(&self) -> Vec<String> {
-        let nodes = format!("--nnodes {}:{}", self.min, self.max);
-        let args = self
-            .args
-            .iter()
-            .map(|arg| arg.to_string_lossy().into_owned());
-        let mut options = vec![nodes];
+        let mut checksum = blake3::Hasher::new();
+        let args = self.args.iter().map(OsString::as_os_str);
+        let agreed = self.agreed.iter().map(OsStr::new);
+        let mut options = vec![format!("--nnodes {}:{}", self.min, self.max)];
         let mut room = MOST_OPTIONS;
-        for mut arg in args {
-            let cut = arg.floor_char_boundary(room.min(arg.len()));
-            arg.truncate(cut);
+        for option in args.chain(agreed) {
+            checksum.update(&option.len().to_le_bytes());
+            checksum.update(option.as_encoded_bytes());
+            let mut text = option.to_string_lossy().into_owned();
+            text.truncate(text.floor_char_boundary(room.min(text.len())));
             // Each takes a few bytes more in the message.
-            room = room.saturating_sub(cut + 8);
-            if room == 0 {
-                break;
+            room = room.saturating_sub(text.len() + 8);
+            if room > 0 {
+                options.push(text);
             }
-            options.push(arg);
         }
+        let checksum = checksum.finalize().to_hex();
+        options.push(format!("options with checksum {checksum:.16}"));
         options
     }
 
@@ -432,7 +455,10 @@ struct Rendezvous {
 
 impl Rendezvous {
     fn parse(text: &str) -> Result<Self, NodesError> {
-        let wrong = || NodesError::Address(text.to_owned());
+        let wrong = || {
+            let shown: String = text.chars().take(80).collect();
+            NodesError::Address(shown.escape_debug().to_string())
+        };
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         let port = port.parse().ok().filter(|port| *port > 0);
         let inner = host
@@ -441,7 +467,11 @@ impl Rendezvous {
         let host = inner.unwrap_or(host);
         let is_odd = inner.is_none() && host.contains(':');
         let ip: Option<IpAddr> = host.parse().ok();
-        if host.is_empty() || is_odd || ip.is_some_and(|ip| ip.is_unspecified()) {
+        let of_no_host =
+            |ip: IpAddr| ip.is_unspecified() || ip.is_multicast() || ip == Ipv4Addr::BROADCAST;
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-._:%".contains(c);
+        let is_host = (1..=MOST_OF_HOST).contains(&host.len()) && host.chars().all(is_name);
+        if !is_host || is_odd || ip.is_some_and(of_no_host) {
             return Err(wrong());
         }
         Ok(Self {
@@ -517,6 +547,8 @@ mod tests {
             "node1:x",
             "::1:5",
             "0.0.0.0:5",
+            "224.0.0.1:5",
+            "255.255.255.255:5",
         ] {
             let error = Rendezvous::parse(wrong).unwrap_err().to_string();
             assert!(

@@ -47,7 +47,7 @@ impl Node {
         let mut ranks = Ranks::new(first, false);
         for local_rank in 0..launcher.nproc {
             let mut command = Command::new(&program);
-            command.args(&launcher.args);
+            command.args(&launcher.local_args).args(&launcher.args);
             if start.generation > 1 {
                 command.args(&launcher.resume_args);
             }

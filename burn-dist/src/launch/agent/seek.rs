@@ -46,6 +46,8 @@ pub(super) struct Seek {
     failure: String,
     /// Whether the user knows that there is no leader yet.
     has_told: bool,
+    /// Whether a round has begun.
+    has_tried: bool,
 }
 
 enum Asking {
@@ -74,6 +76,7 @@ impl Seek {
             asking: Asking::Pause(now),
             failure: "no answer yet".to_owned(),
             has_told: false,
+            has_tried: false,
         }
     }
 
@@ -140,7 +143,7 @@ impl Agent<'_> {
                     ));
                     return Ok(());
                 }
-                if waited >= timeout {
+                if waited >= timeout && seek.has_tried {
                     return Err(NodesError::NotFound {
                         reason: seek.failure.clone(),
                         address: self.rendezvous.to_string(),
@@ -158,7 +161,7 @@ impl Agent<'_> {
         let Some(seek) = self.seek() else {
             return Ok(());
         };
-        (seek.hops, seek.answered) = (0, false);
+        (seek.hops, seek.answered, seek.has_tried) = (0, false, true);
         let hint = seek.hint.take();
         let addresses = match &seek.before {
             Some(before) => before.clone(),

@@ -1,5 +1,6 @@
 //! When and how running ranks are asked to end, and when they are killed.
 
+use super::SAME_SIGNAL;
 use super::ranks::Ranks;
 use super::signals::Received;
 use crate::deadline;
@@ -28,6 +29,8 @@ pub(in crate::launch) struct Pressure {
     pub(in crate::launch) signal: Option<i32>,
     /// Number of SIGINTs so far.
     interrupts: usize,
+    /// When the last one came.
+    interrupted_at: Option<Instant>,
     /// Number of SIGTERMs so far.
     terminations: usize,
     /// Whether a signal has requested an end or an early stop.
@@ -91,6 +94,11 @@ impl Pressure {
     /// Handles Ctrl-C, which a terminal also sends to the ranks.
     fn interrupt(&mut self, by_terminal: bool, failed: bool) {
         let now = Instant::now();
+        // Programs around this one may pass on what a terminal sends to all.
+        let before = self.interrupted_at.replace(now);
+        if before.is_some_and(|before| now.duration_since(before) < SAME_SIGNAL) {
+            return;
+        }
         self.interrupts += 1;
         self.note_signal(Signal::INT, failed);
         match self.interrupts {

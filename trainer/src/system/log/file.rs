@@ -21,9 +21,9 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the log of a rank in an existing folder.
-    pub fn open(folder: &Path, rank: usize) -> io::Result<Self> {
-        let path = folder.join(format!("rank-{rank}.log"));
+    /// Opens a log in an existing folder. `of` is the rank or agent that writes it.
+    pub fn open(folder: &Path, of: &str) -> io::Result<Self> {
+        let path = folder.join(format!("{of}.log"));
         let file = append_to(&path)?;
         let length = file.metadata()?.len();
         let mut log = Self {
@@ -81,8 +81,10 @@ mod tests {
     fn lines_are_kept_across_processes_and_the_oldest_go() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rank-3.log");
-        LogFile::open(folder.path(), 3).unwrap().append("one\n");
-        let mut log = LogFile::open(folder.path(), 3).unwrap();
+        LogFile::open(folder.path(), "rank-3")
+            .unwrap()
+            .append("one\n");
+        let mut log = LogFile::open(folder.path(), "rank-3").unwrap();
         log.append("two\n");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\n\ntwo\n");
         log.most = 30;
@@ -101,7 +103,7 @@ mod tests {
     #[test]
     fn a_disk_that_is_full_for_a_while_costs_lines_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
-        let mut log = LogFile::open(folder.path(), 0).unwrap();
+        let mut log = LogFile::open(folder.path(), "rank-0").unwrap();
         let full = File::options().write(true).open("/dev/full").unwrap();
         let own = std::mem::replace(&mut log.file, full);
         log.append("lost\n");

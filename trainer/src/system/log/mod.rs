@@ -58,7 +58,7 @@ struct Log {
 pub(crate) fn start(run_dir: &Path, world: &World, group: &ProcessGroup) {
     let folder = run_dir.join(FOLDER);
     let opened = std::fs::create_dir_all(&folder)
-        .and_then(|()| LogFile::open(&folder, world.rank()))
+        .and_then(|()| LogFile::open(&folder, &format!("rank-{}", world.rank())))
         .map_err(|error| warn(&folder, &error));
     // Set even if the log failed: the recorder tries again, and otherwise reports through the
     // libraries' log.
@@ -71,6 +71,30 @@ pub(crate) fn start(run_dir: &Path, world: &World, group: &ProcessGroup) {
     let file = log.file.insert(file);
     file.append(&line(&introduction(world)));
     file.append(&early);
+}
+
+/// Opens the log of this node's agent once the ranks have created the folder of logs: an empty run
+/// folder stays empty before a run.
+pub(crate) fn start_of_agent(run_dir: &Path) {
+    let folder = run_dir.join(FOLDER);
+    let Some(mut log) = lock().filter(|log| log.file.is_none()) else {
+        return;
+    };
+    if !folder.is_dir() {
+        return;
+    }
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().replace('/', "-");
+    match LogFile::open(&folder, &format!("agent-{host}")) {
+        Ok(file) => {
+            let early = std::mem::take(&mut log.early);
+            log.file.insert(file).append(&early);
+        }
+        Err(error) => {
+            drop(log);
+            warn(&folder, &error);
+        }
+    }
 }
 
 /// First line: this rank and its process.

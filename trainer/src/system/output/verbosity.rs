@@ -29,6 +29,16 @@ impl Verbosity {
         }
     }
 
+    /// The flag that asks for it. `None` for the usual one.
+    pub fn flag(self) -> Option<&'static str> {
+        match self {
+            Self::Quiet => Some("-q"),
+            Self::Usual => None,
+            Self::Verbose => Some("-v"),
+            Self::Debug => Some("-vv"),
+        }
+    }
+
     /// Makes this the verbosity of the process.
     pub fn set(self) {
         LEVEL.store(self as u8, Ordering::Relaxed);
