@@ -182,6 +182,13 @@ impl Leash {
     }
 }
 
+impl Leash {
+    /// Stops watching, also after a failure.
+    pub(crate) fn release(mut self) {
+        self.watch = None;
+    }
+}
+
 impl Drop for Leash {
     fn drop(&mut self) {
         if self.faults.is_faulty() {

@@ -173,7 +173,8 @@ impl Poison {
 
     /// Lets the process go on after the failure.
     pub fn take_off_leash(&self) {
-        *self.leash.lock() = None;
+        let leash = self.leash.lock().take();
+        leash.map(Leash::release).unwrap_or_default();
     }
 
     /// The store of the run. `None` for a single rank.

@@ -293,7 +293,7 @@ impl ProcessGroup {
         // A rank that waits here is not one that hangs.
         self.queue.poison.take_off_leash();
         let reformed = store.reform(wait).inspect_err(|_| {
-            if let Some(abort) = options.abort.clone() {
+            if let Some(abort) = options.abort {
                 self.queue.poison.put_on_leash(abort);
             }
         })?;
