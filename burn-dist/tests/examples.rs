@@ -55,6 +55,20 @@ fn ranks_with_fewer_batches_end_with_the_others() {
 }
 
 #[test]
+fn two_ranks_go_on_when_the_third_dies() {
+    let mut command = Command::new(program("reform"));
+    command.env("RAYON_NUM_THREADS", "1").stdin(Stdio::null());
+    let (status, output) = limited(move || Process::start(command).end());
+    assert!(status.success(), "{status}\n{output}");
+    assert_eq!(
+        output.matches("of 2 goes on after step 4").count(),
+        2,
+        "{output}"
+    );
+    assert_eq!(output.matches("of 2 is done").count(), 2, "{output}");
+}
+
+#[test]
 fn an_lstm_learns_and_is_not_trained_twice() {
     let folder = tempfile::tempdir().unwrap();
     let output = run_in(folder.path(), "lstm");

@@ -147,7 +147,7 @@ fn parsed(arguments: Vec<OsString>) -> Cli {
             .error(ErrorKind::InvalidSubcommand, advice)
             .exit();
     }
-    flags::advised(error).exit()
+    flags::advised(error, first).exit()
 }
 
 /// The arguments of a training among those of `trainer launch`. Ends the program with help, or with

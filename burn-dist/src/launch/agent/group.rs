@@ -10,6 +10,8 @@ use super::counted;
 use super::message::{How, Peer, Report};
 use crate::launch::local::{RankExit, STOPPED_EARLY};
 
+/// Time after which the failure of a rank is not the fault of a node that is new.
+const TRIAL: Duration = Duration::from_secs(60);
 /// Agents beyond the largest world that may wait for a place.
 const MAX_WAITING: usize = 64;
 /// Exit code of a run that failed.
@@ -53,7 +55,8 @@ struct Member {
     report: Option<Report>,
     /// Whether its connection ended after it reported.
     gone: bool,
-    /// Whether its ranks have trained: a checkpoint was complete, or they ended without a failure.
+    /// Whether its ranks have trained: a checkpoint was complete, they ended without a failure, or
+    /// ran for a [`TRIAL`].
     proven: bool,
 }
 
@@ -167,6 +170,8 @@ pub(super) struct Group {
     told_waiting: Option<(usize, usize)>,
     /// Whether the ranks have just completed a checkpoint.
     has_saved: bool,
+    /// When the last generation began.
+    began: Instant,
 }
 
 impl Group {
@@ -193,6 +198,7 @@ impl Group {
             said_before: None,
             told_waiting: None,
             has_saved: false,
+            began: now,
         }
     }
 
@@ -354,12 +360,15 @@ impl Group {
         self.members.retain(|member| !member.leaves());
         let counts = !leader_leaves && cause != Cause::Order(How::Lost);
         let verdict = verdict.filter(|_| counts);
+        let ran_long = now.saturating_duration_since(self.began) >= TRIAL;
+        for member in &mut self.members {
+            member.proven |= member.active && (ran_long || verdict.is_none());
+        }
         let newcomers = match &verdict {
             Some(verdict) => self.useless_newcomers(verdict),
             None => Vec::new(),
         };
         for member in &mut self.members {
-            member.proven |= member.active && verdict.is_none();
             (member.active, member.report) = (false, None);
         }
         let is_done = !exits.is_empty() && exits.iter().all(|exit| *exit == RankExit::Code(0));
@@ -402,9 +411,11 @@ impl Group {
             return Vec::new();
         }
         let agents = new.iter().map(|member| member.peer.agent);
+        // A rank that was killed may do better next time.
+        let culprit = verdict.agent.filter(|_| verdict.said.is_some());
         let of_culprit: Vec<u64> = agents
             .clone()
-            .filter(|agent| verdict.agent == Some(*agent))
+            .filter(|agent| culprit == Some(*agent))
             .collect();
         // A rank of an older node may fail because of a new one. One restart tells.
         let is_hopeless = verdict.code == USAGE
@@ -501,7 +512,7 @@ impl Group {
             false => !self.expected.is_empty() && elapsed(begin) < self.rules.join_wait,
         };
         if count >= min && (count == max || !awaits_more) {
-            return self.start(count, reason);
+            return self.start(count, reason, now);
         }
         if count < min && elapsed(quiet.max(begin)) >= self.rules.join_timeout {
             let waited = self.rules.join_timeout.as_secs();
@@ -521,8 +532,8 @@ impl Group {
     }
 
     /// Starts the ranks of as many of the first `count` agents as can train together.
-    fn start(&mut self, count: usize, reason: &str) -> Vec<Order> {
-        self.has_saved = false;
+    fn start(&mut self, count: usize, reason: &str, now: Instant) -> Vec<Order> {
+        (self.has_saved, self.began) = (false, now);
         let mut counts = (self.rules.min..=count).rev();
         let Some(taken) = counts.find(|count| self.is_usable(*count)) else {
             let why = self.use_of(count).err().unwrap_or_default();

@@ -177,7 +177,7 @@ fn refused(orders: &[Order]) -> Option<Vec<u64>> {
 #[test]
 fn a_new_agent_whose_ranks_fail_is_left_out() {
     let now = Instant::now();
-    let fail = |group: &mut Group, agent: u64, code: u8| {
+    let fail = |group: &mut Group, agent: u64, code: u8, now: Instant| {
         group.fail(agent, "failed".into(), now);
         group.report(0, report(1), now);
         group.report(1, report(1), now);
@@ -192,20 +192,33 @@ fn a_new_agent_whose_ranks_fail_is_left_out() {
     // Whatever the exit code.
     for code in [1, USAGE] {
         let mut group = grown(now);
-        assert_eq!(refused(&fail(&mut group, 1, code)), Some(vec![1]));
+        assert_eq!(refused(&fail(&mut group, 1, code, now)), Some(vec![1]));
         assert_eq!(started(&group.tick(now)), Some(vec![0]));
         assert_eq!(group.counts().restarts, 0);
     }
     // One that has saved is restarted.
     let mut group = grown(now);
     group.saved();
-    assert_eq!(refused(&fail(&mut group, 1, 1)), None);
+    assert_eq!(refused(&fail(&mut group, 1, 1, now)), None);
     assert_eq!(started(&group.tick(now)), Some(vec![0, 1]));
+    // So is one that was killed, or that has run for long.
+    let mut group = grown(now);
+    group.fail(1, "failed".into(), now);
+    group.report(0, report(1), now);
+    group.report(1, report(1), now);
+    let killed = Verdict {
+        agent: Some(1),
+        said: None,
+        ..verdict("x").unwrap()
+    };
+    assert_eq!(refused(&group.conclude(Some(killed), now)), None);
+    let mut group = grown(now);
+    assert_eq!(refused(&fail(&mut group, 1, 1, now + 2 * TRIAL)), None);
     // The older one fails because of the new one, again and again.
     let mut group = grown(now);
-    assert_eq!(refused(&fail(&mut group, 0, 1)), None);
+    assert_eq!(refused(&fail(&mut group, 0, 1, now)), None);
     assert_eq!(started(&group.tick(now)), Some(vec![0, 1]));
-    assert_eq!(refused(&fail(&mut group, 0, 1)), Some(vec![1]));
+    assert_eq!(refused(&fail(&mut group, 0, 1, now)), Some(vec![1]));
     assert_eq!(started(&group.tick(now)), Some(vec![0]));
 }
 
