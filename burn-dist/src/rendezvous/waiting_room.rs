@@ -48,7 +48,7 @@ impl WaitingRoom {
         self.waiters.is_empty()
     }
 
-    /// Ends the connections of those that wait.
+    /// Ends the connections of all ranks that wait.
     pub(crate) fn dismiss(&self) {
         let streams = self
             .waiters

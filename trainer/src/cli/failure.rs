@@ -88,7 +88,7 @@ impl Failure {
             ) => USAGE,
             Self::Train(error) if error.is_usage() => USAGE,
             // Other options, or another secret, than the other agents.
-            Self::Nodes(NodesError::Refused(_)) => USAGE,
+            Self::Nodes(NodesError::Refused(_) | NodesError::Environment(_)) => USAGE,
             Self::Train(_)
             | Self::NotStarted(_)
             | Self::Nodes(_)

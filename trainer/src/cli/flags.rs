@@ -47,7 +47,7 @@ pub fn advised(mut error: clap::Error, command: Option<&str>) -> clap::Error {
     error
 }
 
-/// What `trainer launch` has instead of an option of torchrun or horovodrun.
+/// Says how `trainer launch` does what an option of torchrun or horovodrun does.
 fn of_other_launchers(word: &str) -> Option<&'static str> {
     Some(match word.replace('_', "-").as_str() {
         "nproc-per-node" | "num-proc" => "use --nproc N",

@@ -186,11 +186,15 @@ fn processes(run: &Run) -> String {
     let Some(environment) = &run.environment else {
         return String::new();
     };
-    let row = |process: &RunProcess| {
+    let count = environment.processes.len();
+    let row = |(index, process): (usize, &RunProcess)| {
         let end = process
             .status
             .as_deref()
-            .unwrap_or("still running, or killed");
+            .unwrap_or(match index + 1 == count {
+                true => "still running, or killed",
+                false => "killed",
+            });
         let hosts: Vec<&str> = process.hosts.iter().map(|host| &*host.host).collect();
         let back = process
             .went_back_from
@@ -208,7 +212,7 @@ fn processes(run: &Run) -> String {
             html::name(&format!("{} ({})", process.version, process.revision)),
         ]
     };
-    let rows: Vec<Vec<String>> = environment.processes.iter().map(row).collect();
+    let rows: Vec<Vec<String>> = environment.processes.iter().enumerate().map(row).collect();
     if rows.is_empty() {
         return String::new();
     }

@@ -47,12 +47,20 @@ pub(crate) struct TrainContext<'a> {
 impl TrainContext<'_> {
     /// Records how this process ended. A failure only warns: the run is over.
     pub fn note_end(&self, outcome: &Result<Summary, TrainError>) {
+        match outcome {
+            Ok(summary) => self.note_summary(summary),
+            Err(error) => self.note(format!("failed: {error}"), None),
+        }
+    }
+
+    /// Records how the training ended, so that the report has it.
+    pub fn note_summary(&self, summary: &Summary) {
+        self.note(summary.end.to_string(), Some(summary.steps));
+    }
+
+    fn note(&self, status: String, step: Option<u64>) {
         let Some((folder, lock)) = self.recorded.get() else {
             return;
-        };
-        let (status, step) = match outcome {
-            Ok(Summary { steps, end, .. }) => (end.to_string(), Some(*steps)),
-            Err(error) => (format!("failed: {error}"), None),
         };
         let note = || Environment::note_end(folder, status, step);
         let noted = lock

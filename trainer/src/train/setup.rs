@@ -228,6 +228,7 @@ pub(crate) fn train<T: Task>(
         End::Paused(_) => LoggedEnd::Paused,
     });
     training.conclude(&summary);
+    context.note_summary(&summary);
     training.report();
     if !summary.saved || paused {
         // A launcher may take the first nonzero exit code for a failure and kill the rest. The main

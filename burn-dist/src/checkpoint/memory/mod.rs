@@ -78,8 +78,8 @@ impl MemoryCopies {
     ///
     /// Returns no copies if a rank has no memory. The state, if any, is readable until the first
     /// [`keep`](Self::keep). Nodes get the shards that they lack from the others, so each needs
-    /// memory for the whole state while it is restored. If one has too little, no rank gets a state,
-    /// and [`unrestored`](Self::unrestored) says so.
+    /// memory for the whole state while it is restored. If one has too little, no rank gets a
+    /// state, and [`unrestored`](Self::unrestored) says so.
     ///
     /// # Errors
     /// Fails if the memory cannot be read or written, or if a rank failed.

@@ -619,7 +619,7 @@ impl Group {
         (self.rules.usable)(self.counts.first_ranks, self.ranks_of(count))
     }
 
-    /// The agents in the order of their ranks, then those that wait.
+    /// The agents in the order of their ranks, then agents that wait.
     pub(super) fn peers(&self) -> Vec<Peer> {
         let peers = self.members.iter().map(|member| member.peer.clone());
         peers.collect()

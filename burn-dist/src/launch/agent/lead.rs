@@ -23,7 +23,7 @@ use crate::wire::net::LOOPBACK;
 const PROBE: Duration = Duration::from_secs(1);
 /// Time for an answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Most characters of an option that a refusal shows, and most of those that are the same.
+/// Most characters of an option that a refusal shows, and most that both sides share.
 const SHOWN: usize = 80;
 const SHOWN_BEFORE: usize = 20;
 /// Largest number of looks at the same time.

@@ -97,7 +97,7 @@ pub(super) struct Members {
     pub restarts: u32,
     /// Ranks of the first generation.
     pub first_ranks: u32,
-    /// The agents in the order of their ranks, then those that wait.
+    /// The agents in the order of their ranks, then agents that wait.
     pub peers: Vec<Peer>,
 }
 

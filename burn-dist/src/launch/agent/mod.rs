@@ -332,8 +332,8 @@ impl NodeLauncher {
     /// Sets which numbers of ranks can work.
     ///
     /// `usable` gets the number of ranks of the first generation, 0 to begin it, and the number in
-    /// question. Its error says in words why so many cannot work. The leader starts as many nodes
-    /// as can. Calls must be quick.
+    /// question. Its error says in words why that many cannot work. The leader starts as many
+    /// nodes as can. Calls must be quick.
     pub fn usable(
         mut self,
         usable: impl Fn(usize, usize) -> Result<(), String> + Send + Sync + 'static,

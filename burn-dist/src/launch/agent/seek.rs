@@ -20,7 +20,7 @@ use super::message::{Message, Peer};
 const PAUSE: Duration = Duration::from_millis(300);
 /// Time for an answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// After this time without a leader, the user is told.
+/// After this time without a leader, the user gets a message.
 const QUIET: Duration = Duration::from_secs(3);
 /// Largest number of addresses that one round may learn.
 const HOPS: usize = 16;

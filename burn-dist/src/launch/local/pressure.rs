@@ -74,7 +74,7 @@ impl Pressure {
         self.signal.is_some() || self.terminations > 0
     }
 
-    /// Whether the user asked more than once, so that the ranks may have ended without a checkpoint.
+    /// Whether the user asked more than once: the ranks may have ended without a checkpoint.
     pub(in crate::launch) fn was_urgent(&self) -> bool {
         self.interrupts + self.terminations > 1
     }
