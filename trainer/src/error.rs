@@ -323,6 +323,18 @@ pub enum TrainError {
         /// Whether the folder at this path now holds a checkpoint.
         saved: bool,
     },
+    /// A node of `trainer launch` has another folder at the path of the run folder.
+    #[error(
+        "rank {rank} does not see the run folder {} of rank 0. The nodes of `trainer launch` need a \
+         --run-dir that they share",
+        folder.display()
+    )]
+    RunDirNotShared {
+        /// The rank.
+        rank: usize,
+        /// The folder.
+        folder: PathBuf,
+    },
     /// The main rank rejects the run folder. The other ranks repeat its message.
     #[error("{0}")]
     Refused(String),
@@ -396,6 +408,7 @@ impl TrainError {
                 | Self::RunDirTaken(_)
                 | Self::RunDirJustTaken { .. }
                 | Self::RunDirNotAFolder(_)
+                | Self::RunDirNotShared { .. }
         )
     }
 
@@ -412,6 +425,7 @@ impl TrainError {
                 | Self::ModelDiffers { .. }
                 | Self::Predict(_)
                 | Self::Resume(_)
+                | Self::RunDirNotShared { .. }
                 | Self::NotSaved { .. }
                 | Self::Refused(_)
                 | Self::Parallel(ParallelError::LossScale(_))

@@ -109,12 +109,14 @@ pub fn run(args: &LaunchArgs, train: &TrainArgs) -> Result<i32, Failure> {
     // A node that comes late, or comes back, must not begin a second run.
     let mut arguments = args.arguments.clone();
     let chosen = |argument: &OsString| argument.to_string_lossy().starts_with("--resume");
-    if !arguments.iter().any(chosen) {
-        arguments.extend(["--resume".into(), "auto".into()]);
+    let is_chosen = arguments.iter().any(chosen);
+    let resume = ["--resume", "auto"].map(OsString::from);
+    if !is_chosen {
+        arguments.extend(resume.clone());
     }
     let mut launcher = NodeLauncher::new(args.nproc.into())
         .args(arguments)
-        .resume_args(["--resume", "auto"])
+        .resume_args(resume.into_iter().filter(|_| is_chosen))
         .join_wait(Duration::from_secs(args.join_wait.into()))
         .join_after(Duration::from_secs(args.join_after.into()))
         .join_timeout(Duration::from_secs(args.join_timeout.into()))

@@ -133,6 +133,11 @@ impl RunLock {
         Ok(())
     }
 
+    /// What the lock file contains, if it could be written.
+    pub fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
     /// Checks that the folder is still this run's. Call it before every write.
     ///
     /// # Errors
@@ -162,6 +167,27 @@ impl RunLock {
             // A file system that fails for a moment has not given the folder away.
             Err(_) => Ok(()),
         }
+    }
+}
+
+/// Time for a file system to show a new folder on other nodes.
+const SEEN_WITHIN: Duration = Duration::from_secs(20);
+
+/// Whether this node sees `folder` with this token in its lock file, if need be a little later.
+pub(crate) fn is_seen(folder: &Path, token: &str) -> bool {
+    is_seen_within(folder, token, SEEN_WITHIN)
+}
+
+fn is_seen_within(folder: &Path, token: &str, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        if word(&folder.join(FILE)).is_ok_and(|found| found == token) {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -242,6 +268,18 @@ fn holder(word: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_folder_is_not_taken_for_the_locked_one() {
+        let [own, other] = [(), ()].map(|()| tempfile::tempdir().unwrap());
+        let lock = RunLock::take(own.path()).unwrap();
+        let token = lock.token().unwrap();
+        assert!(is_seen(own.path(), token));
+        let soon = Duration::from_millis(60);
+        assert!(!is_seen_within(other.path(), token, soon));
+        let _of_other = RunLock::take(other.path()).unwrap();
+        assert!(!is_seen_within(other.path(), token, soon));
+    }
 
     #[test]
     fn a_folder_is_locked_until_the_lock_is_dropped() {

@@ -50,7 +50,8 @@ pub(crate) fn batching(
     let kept = kept.map_err(|fault| TrainError::Misfit(loaded.locate(fault)))?;
     if before != ranks {
         start.notes.push(format!(
-            "{ranks} ranks instead of {before}: the global batch stays {}",
+            "{ranks} rank{} instead of {before}: the global batch stays {}",
+            if ranks == 1 { "" } else { "s" },
             kept.words(parallel)
         ));
     }

@@ -23,7 +23,7 @@ use crate::eval::file;
 use crate::run::console::Console;
 use crate::run::dir;
 use crate::run::environment::Environment;
-use crate::run::lock::RunLock;
+use crate::run::lock::{RunLock, is_seen};
 use crate::run::loggers::{LoggedEnd, LoggedRun, Loggers};
 use crate::run::metrics::{Metric, MetricsFile, WorldLine};
 use crate::run::process::RunProcess;
@@ -119,6 +119,9 @@ pub(crate) fn train<T: Task>(
         .transpose()?;
     let (run_dir, lock) = created.unzip();
     let home = share_folder(context, run_dir.as_deref())?;
+    if let Some(home) = &home {
+        check_shared(context, home, lock.as_deref())?;
+    }
     if let Some(home) = &home {
         log::start(home, context.world, context.group);
     }
@@ -441,6 +444,33 @@ fn share_folder(
     let all = context.group.gather_bytes(own.as_os_str().as_bytes())?;
     let first = all.into_iter().next().unwrap_or_default();
     Ok(Some(PathBuf::from(OsString::from_vec(first))))
+}
+
+/// Checks that the nodes of `trainer launch` share the run folder, as the next generation may begin
+/// on any of them. A collective call.
+fn check_shared(
+    context: &TrainContext<'_>,
+    home: &Path,
+    lock: Option<&RunLock>,
+) -> Result<(), TrainError> {
+    let (group, world) = (context.group, context.world);
+    if world.launch() != Launch::Agent || group.size() == world.local_size() {
+        return Ok(());
+    }
+    let token = lock.and_then(RunLock::token).unwrap_or_default();
+    let tokens = group.gather_bytes(token.as_bytes())?;
+    let token = tokens.first().map(|token| String::from_utf8_lossy(token));
+    let token = token.unwrap_or_default();
+    let seen = || token.is_empty() || is_seen(home, &token);
+    let seen = group.busy().during(seen);
+    let all = group.gather_bytes(&[u8::from(seen)])?;
+    match all.iter().position(|seen| *seen != [1]) {
+        None => Ok(()),
+        Some(rank) => Err(TrainError::RunDirNotShared {
+            rank,
+            folder: home.to_owned(),
+        }),
+    }
 }
 
 /// Starts checkpoints in the shared folder. A trial run writes none.
