@@ -79,8 +79,8 @@ limit=$((900 + steps / 20))
 options=()
 for set in 'model.filters=[8, 16]' model.hidden=32 data.train_samples=2400 data.test_samples=200 \
   data.augment=shift:2+mixup:0.8:0.5+erase:0.3 data.workers=1 train.batch_size=48 "train.max_steps=$steps" \
-  train.epochs=1000 train.evaluate_every_steps=100 schedule.name=constant \
-  "checkpoint.every_steps=$every_steps" checkpoint.every_epochs=1000 checkpoint.best=false "checkpoint.in_memory=$in_memory" \
+  "train.epochs=$steps" train.evaluate_every_steps=100 schedule.name=constant \
+  "checkpoint.every_steps=$every_steps" "checkpoint.every_epochs=$steps" checkpoint.best=false "checkpoint.in_memory=$in_memory" \
   parallel.virtual_ranks=4 ${settings[@]+"${settings[@]}"}; do
   options+=(--set "$set")
 done
