@@ -54,6 +54,9 @@ fn train(group: &ProcessGroup, memory: &NodeMemory) -> Result<(), Box<dyn Error>
     let mut parallel = Parallel::new(model, AdamWConfig::new(), Strategy::Zero2, group)?;
     let (copies, newest) = MemoryCopies::open(Some(memory.clone()), group)?;
     let mut copies = copies.ok_or("a rank has no memory")?;
+    if let Some(error) = copies.unrestored() {
+        return Err(error.to_string().into());
+    }
     let mut done = 0;
     if let Some(state) = newest {
         parallel.restore(&state)?;

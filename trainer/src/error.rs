@@ -395,7 +395,7 @@ impl TrainError {
         }
     }
 
-    /// Whether the caller's arguments are wrong, and nothing was started or written.
+    /// Whether a new start with the same arguments would fail too.
     pub fn is_usage(&self) -> bool {
         matches!(
             self,

@@ -1,6 +1,8 @@
 //! `trainer launch`: trains on several nodes, with restarts and nodes that come and go.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use burn_dist::launch::{NodeLauncher, NodesError};
@@ -14,7 +16,7 @@ use crate::config::Batching;
 use crate::run::resume::Resume;
 use crate::run::same_config;
 use crate::system::log;
-use crate::system::output::complain;
+use crate::system::output::complain_unlogged;
 use crate::system::output::verbosity::Verbosity;
 
 /// The end of `--help`.
@@ -133,24 +135,61 @@ pub fn run(args: &LaunchArgs, train: &TrainArgs) -> Result<i32, Failure> {
         launcher = launcher.local_arg(flag);
     }
     let run_dir = train.run_dir.clone().unwrap_or_default();
+    let log = AgentLog::start(run_dir);
+    let is_quiet = Verbosity::get() == Verbosity::Quiet;
     let outcome = launcher.run(&mut |words| {
-        say(words);
-        log::start_of_agent(&run_dir);
+        log.write(words);
+        if !is_quiet {
+            complain_unlogged(words);
+        }
     })?;
+    log.write(outcome.reason());
     match outcome.exit_code() {
-        0 => log::write(outcome.reason()),
-        75 => say(outcome.reason()),
-        _ => complain(&format!("error: {outcome}")),
+        0 => {}
+        75 if is_quiet => {}
+        75 => complain_unlogged(outcome.reason()),
+        _ => complain_unlogged(&format!("error: {outcome}")),
     }
-    log::start_of_agent(&run_dir);
+    log.finish();
     Ok(outcome.exit_code().into())
 }
 
-/// Tells the user how the launch goes on.
-fn say(words: &str) {
-    match Verbosity::get() {
-        Verbosity::Quiet => log::write(words),
-        _ => complain(words),
+/// Writes the log of this agent on a thread of its own: an agent that waits for a file system would
+/// seem dead to the others.
+struct AgentLog {
+    lines: SyncSender<String>,
+    done: Receiver<()>,
+}
+
+impl AgentLog {
+    /// Most lines that wait. More are lost.
+    const MOST: usize = 256;
+    /// Time for the last lines to be written.
+    const PATIENCE: Duration = Duration::from_secs(2);
+
+    fn start(run_dir: PathBuf) -> Self {
+        let (lines, received) = sync_channel::<String>(Self::MOST);
+        let (finished, done) = sync_channel(1);
+        // Without a thread there is no log.
+        let _ = std::thread::Builder::new()
+            .name("agent-log".to_owned())
+            .spawn(move || {
+                for line in received {
+                    log::write(&line);
+                    log::start_of_agent(&run_dir);
+                }
+                let _ = finished.send(());
+            });
+        Self { lines, done }
+    }
+
+    fn write(&self, line: &str) {
+        let _ = self.lines.try_send(line.to_owned());
+    }
+
+    fn finish(self) {
+        drop(self.lines);
+        let _ = self.done.recv_timeout(Self::PATIENCE);
     }
 }
 

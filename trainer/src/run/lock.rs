@@ -133,7 +133,7 @@ impl RunLock {
         Ok(())
     }
 
-    /// What the lock file contains, if it could be written.
+    /// The content of the lock file, if it could be written.
     pub fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
@@ -170,8 +170,9 @@ impl RunLock {
     }
 }
 
-/// Time for a file system to show a new folder on other nodes.
-const SEEN_WITHIN: Duration = Duration::from_secs(20);
+/// Time for a file system to show a new folder on other nodes: NFS remembers for up to 60 s that
+/// there was none.
+const SEEN_WITHIN: Duration = Duration::from_secs(90);
 
 /// Whether this node sees `folder` with this token in its lock file, if need be a little later.
 pub(crate) fn is_seen(folder: &Path, token: &str) -> bool {

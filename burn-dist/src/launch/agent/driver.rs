@@ -71,6 +71,8 @@ pub(super) struct Agent<'a> {
     pub node: Option<Node>,
     pub role: Role,
     pub counts: Counts,
+    /// See [`Hello::precedence`].
+    pub precedence: u32,
     /// Addresses of the rendezvous, as last resolved.
     pub addresses: Vec<SocketAddr>,
     pub last: Option<Last>,
@@ -127,6 +129,7 @@ impl<'a> Agent<'a> {
             node: None,
             role: Role::Seeking(Box::new(Seek::anew(now))),
             counts: Counts::default(),
+            precedence: 0,
             addresses: Vec::new(),
             last: None,
             former_store: None,
@@ -156,11 +159,12 @@ impl<'a> Agent<'a> {
     }
 
     pub(super) fn say(&mut self, words: &str) {
-        (self.say)(words);
+        // Some come from other agents.
+        (self.say)(&printable(words));
     }
 
     pub(super) fn end(&mut self, code: u8, reason: impl Into<String>) {
-        let reason = reason.into();
+        let reason = printable(&reason.into());
         self.outcome.get_or_insert(NodesOutcome { code, reason });
     }
 
@@ -194,6 +198,7 @@ impl<'a> Agent<'a> {
             ranks: self.launcher.nproc as u16,
             port: door.map_or(0, |door| door.address.port()),
             generation: self.counts.generation,
+            precedence: self.precedence,
             restarts: self.counts.restarts,
             first_ranks: self.counts.first_ranks as u32,
             leads,
@@ -320,7 +325,7 @@ impl<'a> Agent<'a> {
                 self.note_members(*members);
                 Ok(())
             }
-            Message::Refused(reason) => Err(NodesError::Refused(reason)),
+            Message::Refused(reason) => Err(NodesError::Refused(printable(&reason))),
             Message::Left => {
                 self.lose_leader("left");
                 Ok(())
@@ -342,6 +347,7 @@ impl<'a> Agent<'a> {
             return Ok(());
         };
         self.start_node(start, index, SocketAddr::new(leader.ip(), start.store))?;
+        self.precedence = start.generation;
         self.last = Some(Last {
             peers: start.peers.clone(),
             index,
@@ -455,6 +461,8 @@ impl<'a> Agent<'a> {
             && let Role::Leading(lead) = &mut self.role
         {
             lead.group.saved();
+            // Also of agents that had waited before they led.
+            self.precedence = self.counts.generation;
         }
         let told = node.told();
         for (rank, exit) in ended {
@@ -517,6 +525,12 @@ impl<'a> Agent<'a> {
             }
         }
     }
+}
+
+/// The start of a text, without characters that change a terminal.
+pub(super) fn printable(text: &str) -> String {
+    let is_plain = |c: &char| *c == '\n' || !c.is_control();
+    cut(&text.chars().filter(is_plain).collect::<String>())
 }
 
 /// The text of the secret that the ranks of a generation share.

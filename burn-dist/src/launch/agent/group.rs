@@ -360,7 +360,11 @@ impl Group {
         self.members.retain(|member| !member.leaves());
         let counts = !leader_leaves && cause != Cause::Order(How::Lost);
         let verdict = verdict.filter(|_| counts);
-        let ran_long = now.saturating_duration_since(self.began) >= TRIAL;
+        // With wrong settings or data, ranks do not train, however long that takes.
+        let is_usage = verdict
+            .as_ref()
+            .is_some_and(|verdict| verdict.code == USAGE);
+        let ran_long = !is_usage && now.saturating_duration_since(self.began) >= TRIAL;
         for member in &mut self.members {
             member.proven |= member.active && (ran_long || verdict.is_none());
         }
@@ -407,7 +411,16 @@ impl Group {
             .iter()
             .filter(|member| member.active)
             .partition(|member| member.proven);
-        if old.is_empty() || old.len() < self.rules.min {
+        let rest = self.members.iter();
+        let rest = rest.filter(|member| member.proven || !member.active);
+        let mut ranks = 0;
+        let sums = rest.map(|member| {
+            ranks += usize::from(member.peer.ranks);
+            ranks
+        });
+        let mut sums = sums.take(self.rules.max).skip(self.rules.min - 1);
+        let can_train = |ranks| (self.rules.usable)(self.counts.first_ranks, ranks).is_ok();
+        if old.is_empty() || !sums.any(can_train) {
             return Vec::new();
         }
         let agents = new.iter().map(|member| member.peer.agent);
@@ -434,10 +447,13 @@ impl Group {
         let hosts: Vec<String> = out.map(host).collect();
         self.members.retain(|member| !is_out(member));
         self.said_before = None;
-        let hosts = hosts.join(", ");
+        let hosts = match &*hosts {
+            [host] => format!("the new node {host}"),
+            hosts => format!("the new nodes {}", hosts.join(", ")),
+        };
         self.gather(format!("the group goes on without {hosts}"), now);
         vec![
-            Order::Say(format!("{words}; going on without the new node {hosts}")),
+            Order::Say(format!("{words}; going on without {hosts}")),
             Order::Refuse {
                 agents: agents.to_vec(),
                 reason: format!("the group goes on without this node: {words}"),
@@ -514,7 +530,7 @@ impl Group {
         if count >= min && (count == max || !awaits_more) {
             return self.start(count, reason, now);
         }
-        if count < min && elapsed(quiet.max(begin)) >= self.rules.join_timeout {
+        if count < min && !awaits_more && elapsed(quiet.max(begin)) >= self.rules.join_timeout {
             let waited = self.rules.join_timeout.as_secs();
             let words = format!("only {count} of at least {min} nodes came within {waited} s");
             return self.end(FAILED, words);
@@ -573,6 +589,7 @@ impl Group {
     /// The ranks have completed a checkpoint. Agents that wait need not wait longer.
     pub(super) fn saved(&mut self) {
         self.has_saved = true;
+        self.said_before = None;
         for member in &mut self.members {
             member.proven |= member.active;
         }

@@ -223,6 +223,34 @@ fn a_new_agent_whose_ranks_fail_is_left_out() {
 }
 
 #[test]
+fn a_new_agent_that_the_others_need_is_not_left_out() {
+    let now = Instant::now();
+    let even = Rules {
+        usable: Arc::new(|_, ranks| match ranks {
+            4 => Ok(()),
+            _ => Err(format!("{ranks} ranks are not 4")),
+        }),
+        ..rules(1, 2)
+    };
+    let mut group = group(even, now);
+    group.join(peer(1), now);
+    assert_eq!(started(&group.tick(now)), Some(vec![0, 1]));
+    group.saved();
+    group.lose(1, "silent", now);
+    group.report(0, report(75), now);
+    group.conclude(None, now);
+    group.join(peer(2), now);
+    assert_eq!(started(&group.tick(now)), Some(vec![0, 2]));
+    group.fail(2, "failed".into(), now);
+    group.report(0, report(1), now);
+    group.report(2, report(1), now);
+    let agent = Some(2);
+    let failure = verdict("x").map(|verdict| Verdict { agent, ..verdict });
+    assert_eq!(refused(&group.conclude(failure, now)), None);
+    assert_eq!(started(&group.tick(now)), Some(vec![0, 2]));
+}
+
+#[test]
 fn an_agent_without_ranks_is_told_why() {
     let now = Instant::now();
     let mut group = group(rules(1, 2), now);

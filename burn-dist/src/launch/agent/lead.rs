@@ -41,6 +41,8 @@ pub(super) struct Lead {
     /// The rank whose failure was seen first.
     first_failed: Option<usize>,
     own_report: Option<Report>,
+    /// Whether agents have joined, or ranks begun, since the last beat.
+    has_news: bool,
     /// Addresses of agents of the last generation.
     survivors: BTreeMap<u64, SocketAddr>,
     probes: Probes,
@@ -65,6 +67,7 @@ impl Lead {
             ranks: Vec::new(),
             first_failed: None,
             own_report: None,
+            has_news: false,
             survivors,
             probes: Probes {
                 next: now,
@@ -75,9 +78,12 @@ impl Lead {
         }
     }
 
-    /// Shows all agents that this one lives.
+    /// Shows all agents that this one lives, and tells agents without ranks what has changed.
     pub(super) fn beat(&mut self) {
         self.send_all(&Message::Beat);
+        if std::mem::take(&mut self.has_news) {
+            self.tell_members();
+        }
     }
 
     /// Sends to all. A failed send shows as the end of the connection.
@@ -210,11 +216,11 @@ impl Agent<'_> {
 
     /// An agent has introduced itself to this leader.
     pub(super) fn lead_introduced(&mut self, mut link: Link, hello: Hello, from: SocketAddr) {
-        let own = (self.counts.generation, Reverse(self.me));
+        let own = (self.precedence, Reverse(self.me));
         let options = self.launcher.shared_options();
         let Some(lead) = self.leading() else { return };
         if hello.leads {
-            if (hello.generation, Reverse(hello.agent)) > own {
+            if (hello.precedence, Reverse(hello.agent)) > own {
                 let _ = link.send(&Message::Elsewhere(None));
                 self.dissolve(from);
             } else {
@@ -252,8 +258,9 @@ impl Agent<'_> {
                     let _ = link.send(&Message::Tell(outlook));
                 }
                 lead.links.insert(hello.agent, link);
-                lead.tell_members();
+                lead.has_news = true;
                 self.counts = counts;
+                self.precedence = self.precedence.max(hello.precedence);
                 self.say(&words);
             }
             // It is still in the group, or the group is full: it asks again.
@@ -488,8 +495,12 @@ impl Agent<'_> {
             false => ip,
         };
         let store = SocketAddr::new(ip, port);
-        lead.tell_members();
+        lead.has_news = true;
         self.start_node(&start, 0, store)?;
+        // A group of agents that had waited yields to the one that they have lost, until it saves.
+        if self.precedence > 0 || generation == 1 {
+            self.precedence = generation;
+        }
         self.last = Some(Last {
             peers: start.peers,
             index: 0,

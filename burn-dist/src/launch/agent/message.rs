@@ -68,6 +68,8 @@ pub(super) struct Hello {
     pub port: u16,
     /// The last generation that it knows, 0 if none.
     pub generation: u32,
+    /// The last generation that it took part in. The larger one decides which of two groups stays.
+    pub precedence: u32,
     /// Restarts after failures so far.
     pub restarts: u32,
     /// Ranks of the first generation, 0 if there was none.
@@ -292,11 +294,20 @@ mod tests {
                 ranks: 1024,
                 port: 65535,
                 generation: 3,
+                precedence: 3,
                 restarts: 1,
                 first_ranks: 8,
                 leads: true,
                 options: vec!["--config".into(), "a.toml".into()],
             }),
+            Message::Tell("it waits".into()),
+            Message::Left,
+            Message::Members(Box::new(Members {
+                generation: 4,
+                restarts: 0,
+                first_ranks: 2,
+                peers: vec![peer.clone(); 1024],
+            })),
             Message::Elsewhere(Some("[::1]:7".parse().unwrap())),
             Message::Start(Box::new(Start {
                 generation: 1,

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::NodesError;
-use super::driver::{Agent, Last, Role};
+use super::driver::{Agent, Last, Role, printable};
 use super::group::Group;
 use super::lead::Lead;
 use super::link::{DialError, Link, LinkId, dial};
@@ -132,6 +132,7 @@ impl Agent<'_> {
             Asking::Pause(_) => {
                 let waited = now.saturating_duration_since(seek.since);
                 if seek.before.is_none()
+                    && seek.has_tried
                     && waited >= QUIET
                     && !std::mem::replace(&mut seek.has_told, true)
                 {
@@ -161,6 +162,10 @@ impl Agent<'_> {
         let Some(seek) = self.seek() else {
             return Ok(());
         };
+        if !seek.has_tried {
+            // Before, this agent's ranks were ending.
+            seek.since = now;
+        }
         (seek.hops, seek.answered, seek.has_tried) = (0, false, true);
         let hint = seek.hint.take();
         let addresses = match &seek.before {
@@ -297,7 +302,7 @@ impl Agent<'_> {
                 seek.hops += 1;
                 seek.round.push_front(address);
             }
-            Message::Refused(reason) => return Err(NodesError::Refused(reason)),
+            Message::Refused(reason) => return Err(NodesError::Refused(printable(&reason))),
             _ => seek.failure = "the agent there leads no group yet".to_owned(),
         }
         Ok(())

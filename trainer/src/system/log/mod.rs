@@ -39,6 +39,7 @@ static LOG: Mutex<Log> = Mutex::new(Log {
     file: None,
     busy: None,
     early: String::new(),
+    has_failed: false,
 });
 
 #[derive(Default)]
@@ -49,6 +50,8 @@ struct Log {
     busy: Option<Busy>,
     /// Messages from before the file.
     early: String,
+    /// Whether the file could not be opened.
+    has_failed: bool,
 }
 
 /// Opens the log of this rank of `world` in its run folder, and appends messages from now on.
@@ -91,8 +94,11 @@ pub(crate) fn start_of_agent(run_dir: &Path) {
             log.file.insert(file).append(&early);
         }
         Err(error) => {
+            let is_new = !std::mem::replace(&mut log.has_failed, true);
             drop(log);
-            warn(&folder, &error);
+            if is_new {
+                warn(&folder, &error);
+            }
         }
     }
 }
