@@ -132,7 +132,9 @@ pub(crate) fn write(text: &str) {
     let Some(mut log) = lock() else {
         return;
     };
-    let Log { file, busy, early } = &mut *log;
+    let Log {
+        file, busy, early, ..
+    } = &mut *log;
     match file {
         Some(file) => busy
             .clone()
