@@ -408,6 +408,8 @@ fn a_second_ctrl_c_ends_even_deaf_ranks_within_3_seconds() {
         for _ in 0..3 {
             run.process.line("ignores signal 2");
         }
+        // At once, it would count as the same.
+        std::thread::sleep(Duration::from_millis(400));
         let start = Instant::now();
         run.process.signal(Signal::INT);
         let (code, output) = run.end();

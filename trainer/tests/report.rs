@@ -370,7 +370,7 @@ fn axes_can_be_chosen_and_returns_are_marked() {
     for part in [
         "went back from step 34 to 20",
         ">went back<",
-        "still running, or killed",
+        ">killed<",
         "20 (back from 34)",
     ] {
         assert!(html.contains(part), "{part}");

@@ -619,7 +619,7 @@ fn a_run_whose_lock_or_folder_is_taken_away_ends_and_no_two_ever_write() {
         wait_for(&run, 5);
         take_away(&run);
         let ended = running.wait(LIMIT);
-        ended.assert_code(1).assert_nobody_left();
+        ended.assert_code(2).assert_nobody_left();
         ended.assert_stderr(&[told, "--resume auto"]);
         // Nothing was written into the replacement folder, and the next run gets it.
         run.finish(1, &["--resume", "auto", "--set", "train.epochs=1"]);

@@ -1,6 +1,5 @@
 //! When and how running ranks are asked to end, and when they are killed.
 
-use super::SAME_SIGNAL;
 use super::ranks::Ranks;
 use super::signals::Received;
 use crate::deadline;
@@ -11,6 +10,8 @@ use std::time::{Duration, Instant};
 pub(super) const AFTER_TERM: Duration = Duration::from_secs(2);
 /// How much later ranks get a Ctrl-C that the terminal seems to have sent to them too.
 const AFTER_TERMINAL: Duration = Duration::from_secs(1);
+/// A SIGINT this soon after another counts as the same.
+const SAME_INTERRUPT: Duration = Duration::from_millis(150);
 /// Time for ranks to end after a second Ctrl-C.
 const AFTER_SECOND_INTERRUPT: Duration = Duration::from_secs(1);
 /// Time for ranks to end after a second SIGTERM.
@@ -96,7 +97,7 @@ impl Pressure {
         let now = Instant::now();
         // Programs around this one may pass on what a terminal sends to all.
         let before = self.interrupted_at.replace(now);
-        if before.is_some_and(|before| now.duration_since(before) < SAME_SIGNAL) {
+        if before.is_some_and(|before| now.duration_since(before) < SAME_INTERRUPT) {
             return;
         }
         self.interrupts += 1;
