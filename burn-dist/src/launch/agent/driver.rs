@@ -79,7 +79,7 @@ pub(super) struct Agent<'a> {
     /// The store of a group that this agent led, until its ranks have ended.
     pub former_store: Option<StoreServer>,
     beat: Instant,
-    /// Why this node leaves the group that it leads.
+    /// Exit code and reason of this node, once it leaves the group that it leads.
     pub farewell: Option<(u8, String)>,
     pub outcome: Option<NodesOutcome>,
 }

@@ -123,8 +123,8 @@ pub(super) enum Order {
     End { code: u8, reason: String },
     /// Tell these agents that the group goes on without them.
     Refuse { agents: Vec<u64>, reason: String },
-    /// Only the leader ends, with this exit code. The others go on without it.
-    Leave { code: u8, reason: String },
+    /// Only the leader ends. The others go on without it.
+    Leave,
     /// Tell the user.
     Say(String),
 }
@@ -392,8 +392,7 @@ impl Group {
         };
         if leader_leaves {
             self.phase = Phase::Over;
-            let code = code_of(&exits);
-            return vec![Order::Leave { code, reason }];
+            return vec![Order::Leave];
         }
         let has_paused = exits.contains(&RankExit::Code(STOPPED_EARLY));
         if has_paused && cause == Cause::Own && left.is_empty() {
@@ -689,19 +688,6 @@ impl Group {
 
 fn host(member: &Member) -> String {
     member.peer.host.clone()
-}
-
-/// Exit code of ranks that stopped with these exits.
-fn code_of(exits: &[RankExit]) -> u8 {
-    let at_once = exits.iter().find_map(|exit| match exit {
-        RankExit::Signal(signal @ (2 | 15)) => Some(128 + *signal as u8),
-        RankExit::Code(code @ (130 | 143)) => Some(*code as u8),
-        _ => None,
-    });
-    match exits.iter().any(RankExit::is_failure) {
-        true => at_once.unwrap_or(FAILED),
-        false => STOPPED_EARLY as u8,
-    }
 }
 
 /// The first sentence of a long text.

@@ -442,7 +442,7 @@ proptest! {
                         prop_assert!(distinct.len() == running.len());
                         generation = number;
                     }
-                    Order::End { .. } | Order::Leave { .. } => over = true,
+                    Order::End { .. } | Order::Leave => over = true,
                     Order::Stop(_) | Order::Say(_) | Order::Refuse { .. } => {}
                 }
             }

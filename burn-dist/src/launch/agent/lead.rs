@@ -397,12 +397,11 @@ impl Agent<'_> {
                         }
                     }
                 }
-                Order::Leave { code, reason } => {
+                Order::Leave => {
                     if let Some(lead) = self.leading() {
                         lead.send_all(&Message::Left);
                     }
-                    let own = self.farewell.take();
-                    let (code, reason) = own.unwrap_or((code, reason));
+                    let (code, reason) = self.farewell.take().unwrap_or_default();
                     self.end(code, reason);
                 }
                 Order::End { code, reason } => {
