@@ -3,6 +3,7 @@
 mod common;
 
 use common::{assert_close, assert_same_bits, bf16, every_bf16_path, name, random};
+use kernels::KernelError;
 use kernels::cpu::{Bf16Path, Epilogue, Input, Isa, Kernels, Matmul, Rows};
 use proptest::prelude::*;
 
@@ -41,21 +42,60 @@ fn check(kernels: &[Kernels], shape: &Matmul) {
     let rounded = reference(shape, &left, &right, bf16);
     for kernels in kernels {
         let what = |part: &str| format!("{part} {} {shape:?}", name(kernels));
-        let mut product = vec![f32::NAN; shape.rows * shape.columns];
-        kernels.matmul(shape, &left, &right, &mut product).unwrap();
-        assert_close(&product, &exact, 1e-5, &what("f32"));
-        product.fill(f32::NAN);
-        kernels
-            .matmul_bf16(shape, &left, &right, &mut product)
-            .unwrap();
-        assert_close(&product, &rounded, 1e-5, &what("bf16"));
-        check_linear(kernels, shape, &left, &right, product);
+        for (precision, reference, what) in
+            [(&F32, &exact, what("f32")), (&BF16, &rounded, what("bf16"))]
+        {
+            let mut product = vec![f32::NAN; shape.rows * shape.columns];
+            (precision.matmul)(kernels, shape, &left, &right, &mut product).unwrap();
+            assert_close(&product, reference, 1e-5, &what);
+            check_linear(kernels, precision, shape, &left, &right, product);
+        }
     }
 }
 
+/// The products of a precision.
+struct Precision {
+    matmul: fn(&Kernels, &Matmul, &[f32], &[f32], &mut [f32]) -> Result<(), KernelError>,
+    linear: fn(
+        &Kernels,
+        &Matmul,
+        Input<'_>,
+        &[f32],
+        &Epilogue<'_>,
+        &mut [f32],
+    ) -> Result<(), KernelError>,
+    gradients: fn(
+        &Kernels,
+        [usize; 3],
+        Input<'_>,
+        &[f32],
+        &mut [f32],
+        &mut [f32],
+    ) -> Result<(), KernelError>,
+}
+
+const F32: Precision = Precision {
+    matmul: Kernels::matmul,
+    linear: Kernels::linear,
+    gradients: Kernels::linear_gradients,
+};
+
+const BF16: Precision = Precision {
+    matmul: Kernels::matmul_bf16,
+    linear: Kernels::linear_bf16,
+    gradients: Kernels::linear_gradients_bf16,
+};
+
 /// Checks that a linear layer is bitwise equal to the product followed by the epilogue; so are its
 /// gradients.
-fn check_linear(kernels: &Kernels, shape: &Matmul, left: &[f32], right: &[f32], product: Vec<f32>) {
+fn check_linear(
+    kernels: &Kernels,
+    precision: &Precision,
+    shape: &Matmul,
+    left: &[f32],
+    right: &[f32],
+    product: Vec<f32>,
+) {
     let Matmul {
         rows,
         columns,
@@ -66,20 +106,15 @@ fn check_linear(kernels: &Kernels, shape: &Matmul, left: &[f32], right: &[f32], 
     let (plain, gelu) = (Input::Plain(left), Input::Gelu(left));
     let (mut activated, mut after_gelu) = (left.to_vec(), product.clone());
     kernels.gelu(left, &mut activated).unwrap();
-    kernels
-        .matmul_bf16(shape, &activated, right, &mut after_gelu)
-        .unwrap();
+    (precision.matmul)(kernels, shape, &activated, right, &mut after_gelu).unwrap();
     if shape.left_transposed && !shape.right_transposed {
         let (mut dw, mut db) = (product.clone(), bias.clone());
         dw.fill(f32::NAN);
         db.fill(f32::NAN);
-        kernels
-            .linear_gradients_bf16([depth, rows, columns], plain, right, &mut dw, &mut db)
-            .unwrap();
+        let size = [depth, rows, columns];
+        (precision.gradients)(kernels, size, plain, right, &mut dw, &mut db).unwrap();
         assert_eq!(dw, product, "{shape:?}");
-        kernels
-            .linear_gradients_bf16([depth, rows, columns], gelu, right, &mut dw, &mut db)
-            .unwrap();
+        (precision.gradients)(kernels, size, gelu, right, &mut dw, &mut db).unwrap();
         assert_eq!(dw, after_gelu, "{shape:?}");
         let mut sums = vec![0.0; columns];
         for (place, value) in right.iter().enumerate() {
@@ -107,9 +142,7 @@ fn check_linear(kernels: &Kernels, shape: &Matmul, left: &[f32], right: &[f32], 
     ] {
         for (input, product) in [(plain, &product), (gelu, &after_gelu)] {
             let mut layer = vec![f32::NAN; rows * columns];
-            kernels
-                .linear_bf16(shape, input, right, &epilogue, &mut layer)
-                .unwrap();
+            (precision.linear)(kernels, shape, input, right, &epilogue, &mut layer).unwrap();
             let mut expected = product.clone();
             kernels
                 .finish(Rows { rows, columns }, &mut expected, &epilogue)
@@ -157,30 +190,44 @@ fn many_blocks_in_every_direction() {
         };
         check(&kernels, &shape(500, 70, 33));
         check(&kernels, &shape(50, 300, 1700));
+        check(&kernels, &shape(60, 50, 3000));
     }
 }
 
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
+    // Divided by rows and columns, by columns, and by depth and rows.
+    let sizes = [[391, 260, 1100], [30, 900, 700], [280, 90, 2500]];
     for kernels in every_bf16_path() {
-        for (left_transposed, right_transposed) in [(false, false), (false, true), (true, false)] {
-            let (rows, columns, depth) = (391, 260, 1100);
-            let shape = Matmul {
-                rows,
-                columns,
-                depth,
-                left_transposed,
-                right_transposed,
-            };
-            let (left, right) = (random(rows * depth, 1), random(depth * columns, 2));
-            assert_same_bits(&format!("{shape:?}"), || {
-                let (mut f32, mut bf16) = (vec![0.0; rows * columns], vec![0.0; rows * columns]);
-                kernels.matmul(&shape, &left, &right, &mut f32).unwrap();
-                kernels
-                    .matmul_bf16(&shape, &left, &right, &mut bf16)
-                    .unwrap();
-                [f32, bf16].concat()
-            });
+        for [rows, columns, depth] in sizes {
+            for (left_transposed, right_transposed) in
+                [(false, false), (false, true), (true, false)]
+            {
+                let shape = Matmul {
+                    rows,
+                    columns,
+                    depth,
+                    left_transposed,
+                    right_transposed,
+                };
+                let (left, right) = (random(rows * depth, 1), random(depth * columns, 2));
+                let bias = random(columns, 3);
+                let epilogue = Epilogue {
+                    bias: Some(&bias),
+                    ..Epilogue::default()
+                };
+                assert_same_bits(&format!("{shape:?}"), || {
+                    let mut all = Vec::new();
+                    for precision in [F32, BF16] {
+                        let mut out = vec![0.0; rows * columns];
+                        let left = Input::Gelu(&left);
+                        (precision.linear)(&kernels, &shape, left, &right, &epilogue, &mut out)
+                            .unwrap();
+                        all.extend(out);
+                    }
+                    all
+                });
+            }
         }
     }
 }

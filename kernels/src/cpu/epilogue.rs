@@ -1,4 +1,4 @@
-//! Operations after a matrix product, in one pass over its result.
+//! Operations before and after a matrix product, while its data is in the cache.
 
 use crate::cpu::elementwise::Rows;
 use crate::cpu::kernels::Kernels;
@@ -18,6 +18,20 @@ pub struct Epilogue<'a> {
     /// The input of GELU, if the values are the gradient of its output. They are multiplied element
     /// by element by the slope there, and so become the gradient of the input.
     pub gelu_input: Option<&'a [f32]>,
+}
+
+/// Maps numbers one by one: their count, input and output.
+pub(crate) type Map = unsafe fn(usize, *const f32, *mut f32);
+
+/// Work of a matrix product beside the multiplication.
+#[derive(Default)]
+pub(crate) struct Beside<'a> {
+    /// Applied to the product; its lengths have been checked.
+    pub epilogue: Epilogue<'a>,
+    /// Applied to the left matrix first.
+    pub map: Option<Map>,
+    /// Receives the sums of the columns of the right matrix, which is not transposed.
+    pub sums: Option<&'a mut [f32]>,
 }
 
 impl Epilogue<'_> {

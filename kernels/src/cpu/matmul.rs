@@ -1,6 +1,10 @@
 //! Matrix products in f32, through the crate `gemm`, which reaches the peak of the CPU.
 
+use crate::cpu::division::{Division, Piece};
+use crate::cpu::elementwise::Rows;
+use crate::cpu::epilogue::{Beside, Map};
 use crate::cpu::kernels::Kernels;
+use crate::cpu::parallel::{Shared, each};
 use crate::error::{KernelError, length, volume};
 
 /// Shape of a product `[rows, depth] · [depth, columns]` of row-major matrices.
@@ -50,72 +54,196 @@ impl Kernels {
         product: &mut [f32],
     ) -> Result<(), KernelError> {
         shape.check(left, right, product)?;
-        self::product(
-            [shape.rows, shape.columns, shape.depth],
-            (left, shape.left_transposed),
-            (right, shape.right_transposed),
-            product,
-        );
-        Ok(())
+        self::product(self, shape, left, right, product, Beside::default())
     }
 }
 
-/// Computes the product of matrices whose lengths have been checked: rows, columns and depth; each
-/// matrix comes with a flag for transposed storage.
-pub(crate) fn product(
-    size: [usize; 3],
-    left: (&[f32], bool),
-    right: (&[f32], bool),
-    product: &mut [f32],
-) {
-    product_on(rayon::current_num_threads(), size, left, right, product);
+/// A factor of a product.
+#[derive(Clone, Copy)]
+struct Factor<'a> {
+    values: &'a [f32],
+    /// Elements from a row to the next.
+    row: usize,
+    /// Elements from a column to the next.
+    column: usize,
 }
 
-/// [`product`] on a number of threads.
-pub(crate) fn product_on(
-    threads: usize,
-    [rows, columns, depth]: [usize; 3],
-    (left, left_transposed): (&[f32], bool),
-    (right, right_transposed): (&[f32], bool),
-    product: &mut [f32],
+impl<'a> Factor<'a> {
+    /// A matrix of this size, stored transposed or not.
+    fn new(values: &'a [f32], transposed: bool, [rows, columns]: [usize; 2]) -> Self {
+        let (row, column) = if transposed { (1, rows) } else { (columns, 1) };
+        Self {
+            values,
+            row,
+            column,
+        }
+    }
+
+    /// The address of an element.
+    fn at(&self, row: usize, column: usize) -> *const f32 {
+        self.values[row * self.row + column * self.column..].as_ptr()
+    }
+}
+
+/// Computes the product of matrices whose lengths have been checked.
+///
+/// # Errors
+///
+/// Errors of the epilogue.
+pub(crate) fn product(
+    kernels: &Kernels,
+    shape: &Matmul,
+    left: &[f32],
+    right: &[f32],
+    out: &mut [f32],
+    beside: Beside<'_>,
+) -> Result<(), KernelError> {
+    let (rows, columns, depth) = (shape.rows, shape.columns, shape.depth);
+    let division = Division::new([rows, columns, depth], rayon::current_num_threads());
+    let factors = (
+        Factor::new(left, shape.left_transposed, [rows, depth]),
+        Factor::new(right, shape.right_transposed, [depth, columns]),
+    );
+    let Beside {
+        epilogue,
+        map,
+        sums,
+    } = beside;
+    if let Some(sums) = sums {
+        let (rows, columns) = (depth, columns);
+        kernels.bias_gradient(Rows { rows, columns }, right, sums)?;
+    }
+    let [_, over_columns, parts] = division.pieces;
+    let target = Shared::new(out);
+    if parts > 1 {
+        let elements = rows * columns;
+        let mut partial = kernels.workspace.take(parts * elements);
+        let partial = Shared::new(partial.slice());
+        each(division.count(), |index| {
+            let piece = division.piece(index);
+            // SAFETY: pieces lie within their partial sum and do not overlap.
+            unsafe {
+                let all = Shared::at(partial, piece.part * elements);
+                multiply(kernels, &piece, factors, map, all, columns);
+            }
+        });
+        add(kernels, partial, parts, out);
+        return kernels.finish(Rows { rows, columns }, out, &epilogue);
+    }
+    let whole_rows = over_columns == 1;
+    each(division.count(), |index| {
+        let piece = division.piece(index);
+        // SAFETY: pieces lie within the product and do not overlap.
+        unsafe { multiply(kernels, &piece, factors, map, target.at(0), columns) };
+        if whole_rows {
+            let lines = (piece.rows.start * columns, piece.rows.len());
+            // SAFETY: as above; the piece has whole rows, and the lengths have been checked.
+            unsafe { epilogue.apply(kernels.table, columns, lines, target) };
+        }
+    });
+    match whole_rows {
+        true => Ok(()),
+        false => kernels.finish(Rows { rows, columns }, out, &epilogue),
+    }
+}
+
+/// Computes a piece of the product whose rows of `columns` elements begin at `product`.
+///
+/// # Safety
+///
+/// The piece lies within both factors and the product, and no other thread touches it.
+unsafe fn multiply(
+    kernels: &Kernels,
+    piece: &Piece,
+    (left, right): (Factor<'_>, Factor<'_>),
+    map: Option<Map>,
+    product: *mut f32,
+    columns: usize,
 ) {
-    let steps = |transposed: bool, rows: usize, columns: usize| {
-        if transposed {
-            (rows as isize, 1)
-        } else {
-            (1, columns as isize)
+    let mut mapped;
+    let start = left.at(piece.rows.start, piece.depth.start);
+    let left = match map {
+        None => (start, left.row, left.column),
+        Some(map) => {
+            // The piece in lines of adjacent elements.
+            let (lines, line, step) = match left.column {
+                1 => (piece.rows.len(), piece.depth.len(), left.row),
+                _ => (piece.depth.len(), piece.rows.len(), left.column),
+            };
+            mapped = kernels.workspace.take(lines * line);
+            let to = mapped.slice().as_mut_ptr();
+            let (lines, length) = match line == step {
+                true => (1, lines * line),
+                false => (lines, line),
+            };
+            for index in 0..lines {
+                // SAFETY: the line lies within the factor and the memory.
+                unsafe { map(length, start.add(index * step), to.add(index * line)) };
+            }
+            match left.column {
+                1 => (to.cast_const(), line, 1),
+                _ => (to.cast_const(), 1, line),
+            }
         }
     };
-    let (left_column, left_row) = steps(left_transposed, rows, depth);
-    let (right_column, right_row) = steps(right_transposed, depth, columns);
-    let parallelism = if threads > 1 {
-        gemm::Parallelism::Rayon(threads)
-    } else {
-        gemm::Parallelism::None
-    };
-    // SAFETY: all three matrices have the elements that their sizes and strides reach, and the
-    // product is borrowed exclusively.
+    let size = [piece.rows.len(), piece.columns.len(), piece.depth.len()];
+    let start = right.at(piece.depth.start, piece.columns.start);
+    let right = (start, right.row, right.column);
+    let place = piece.rows.start * columns + piece.columns.start;
+    // SAFETY: guaranteed by the caller.
+    unsafe { serial(size, left, right, (product.add(place), columns)) };
+}
+
+/// Adds partial sums in their order.
+fn add(kernels: &Kernels, partial: Shared, parts: usize, out: &mut [f32]) {
+    let elements = out.len();
+    let out = Shared::new(out);
+    kernels.pieces(elements, |start, count| {
+        // SAFETY: pieces do not overlap and lie within all sums.
+        unsafe {
+            let to = out.at(start);
+            std::ptr::copy_nonoverlapping(partial.at(start), to, count);
+            for part in 1..parts {
+                (kernels.table.accumulate)(count, partial.at(part * elements + start), to);
+            }
+        }
+    });
+}
+
+/// Multiplies on this thread. Factors come with their elements from a row and from a column to the
+/// next, the product with those from a row to the next.
+///
+/// # Safety
+///
+/// All elements that sizes and steps reach exist, and no other thread touches the product.
+pub(crate) unsafe fn serial(
+    [rows, columns, depth]: [usize; 3],
+    (left, left_row, left_column): (*const f32, usize, usize),
+    (right, right_row, right_column): (*const f32, usize, usize),
+    (product, step): (*mut f32, usize),
+) {
+    // SAFETY: guaranteed by the caller.
     unsafe {
         gemm::gemm(
             rows,
             columns,
             depth,
-            product.as_mut_ptr(),
+            product,
             1,
-            columns as isize,
+            step as isize,
             false,
-            left.as_ptr(),
-            left_column,
-            left_row,
-            right.as_ptr(),
-            right_column,
-            right_row,
+            left,
+            left_column as isize,
+            left_row as isize,
+            right,
+            right_column as isize,
+            right_row as isize,
             0.0f32,
             1.0f32,
             false,
             false,
             false,
-            parallelism,
+            gemm::Parallelism::None,
         );
     }
 }

@@ -2,16 +2,51 @@
 //! number of threads.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rayon::prelude::*;
+use crate::cpu::team::{self, Patience};
 
-/// Runs `task` for every index below `count`, on the threads of the current rayon pool.
+/// Runs `task` for every index below `count`, on the threads of the current rayon pool. A thread
+/// takes the next index when it is free.
 pub(crate) fn each(count: usize, task: impl Fn(usize) + Sync + Send) {
-    if count <= 1 || rayon::current_num_threads() == 1 {
+    let threads = rayon::current_num_threads();
+    if count <= 1 || threads == 1 {
         (0..count).for_each(task);
         return;
     }
-    (0..count).into_par_iter().with_max_len(1).for_each(task);
+    team::wake();
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                return;
+            }
+            task(index);
+            done.fetch_add(1, Ordering::Release);
+        }
+    };
+    rayon::join(
+        || {
+            work();
+            // Rayon would soon put this thread to sleep.
+            let mut patience = Patience::default();
+            while done.load(Ordering::Acquire) < count && patience.lasts() {}
+        },
+        || on(threads.min(count) - 1, &work),
+    );
+}
+
+/// Runs `work` on a number of threads.
+fn on(threads: usize, work: &(impl Fn() + Sync)) {
+    match threads {
+        0 => {}
+        1 => work(),
+        _ => {
+            let half = threads / 2;
+            rayon::join(|| on(threads - half, work), || on(half, work));
+        }
+    }
 }
 
 /// The piece `index` of `total` items in pieces of `size`.
@@ -81,4 +116,41 @@ const PARTS: usize = 32;
 /// Returns the rows per part of a sum over `rows` rows.
 pub(crate) fn rows_per_part(rows: usize) -> usize {
     rows.div_ceil(PARTS).max(16)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    fn in_pool<R: Send>(threads: usize, run: impl FnOnce() -> R + Send) -> R {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+        pool.expect("a pool").install(run)
+    }
+
+    #[test]
+    fn every_index_runs_once_also_within_another() {
+        for threads in [1, 2, 3, 8] {
+            for count in [0, 1, 2, 7, 100] {
+                let runs: Vec<AtomicUsize> = (0..count * 5).map(|_| AtomicUsize::new(0)).collect();
+                in_pool(threads, || {
+                    each(count, |outer| {
+                        each(5, |inner| {
+                            runs[outer * 5 + inner].fetch_add(1, Ordering::Relaxed);
+                        });
+                    });
+                });
+                assert!(runs.iter().all(|runs| runs.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller() {
+        in_pool(3, || {
+            let run = || each(50, |index| assert!(index != 20, "at index {index}"));
+            assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+        });
+    }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType as BurnDType, TensorData, bf16, f16};
 use bytemuck::Zeroable;
+use rayon::prelude::*;
 
 use crate::reduce::{Number, bound, vectorised};
 use crate::{Buffer, DType, Error};
@@ -84,12 +85,23 @@ fn put_typed<T: Float>(
         return Ok(false);
     }
     match arrival {
-        Addition::First => target.copy_from_slice(source),
-        Addition::Further => {
-            add(target, source);
-        }
+        Addition::First => in_parts(target, source, <[T]>::copy_from_slice),
+        Addition::Further => in_parts(target, source, add),
     }
     Ok(true)
+}
+
+/// Elements that are worth a second thread.
+const PART: usize = 1 << 16;
+
+/// Combines two slices of the same length, on all threads.
+fn in_parts<T: Float>(sums: &mut [T], parts: &[T], combine: fn(&mut [T], &[T])) {
+    if sums.len() < 2 * PART || rayon::current_num_threads() == 1 {
+        return combine(sums, parts);
+    }
+    let parts = parts.par_chunks(PART);
+    let both = sums.par_chunks_mut(PART).zip(parts);
+    both.for_each(|(sums, parts)| combine(sums, parts));
 }
 
 fn add<T: Float>(sums: &mut [T], parts: &[T]) {

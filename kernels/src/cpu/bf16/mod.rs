@@ -19,28 +19,12 @@ pub(crate) use path::Chosen;
 pub use path::{BF16_VARIABLE, Bf16Path};
 
 use crate::cpu::elementwise::Rows;
-use crate::cpu::epilogue::Epilogue;
+use crate::cpu::epilogue::{Beside, Epilogue};
 use crate::cpu::kernels::Kernels;
-use crate::cpu::matmul::{Matmul, product as f32_product};
+use crate::cpu::linear::Input;
+use crate::cpu::matmul::{self, Matmul};
 use crate::cpu::parallel::Shared;
-use crate::error::{KernelError, length};
-
-/// Input of a linear layer.
-#[derive(Clone, Copy, Debug)]
-pub enum Input<'a> {
-    /// The values themselves.
-    Plain(&'a [f32]),
-    /// The GELU of these. It is computed on the way and not kept.
-    Gelu(&'a [f32]),
-}
-
-impl<'a> Input<'a> {
-    fn values(self) -> &'a [f32] {
-        match self {
-            Self::Plain(values) | Self::Gelu(values) => values,
-        }
-    }
-}
+use crate::error::KernelError;
 
 impl Kernels {
     /// `product = left · right` with both rounded to bf16 and sums in f32.
@@ -55,87 +39,8 @@ impl Kernels {
         right: &[f32],
         product: &mut [f32],
     ) -> Result<(), KernelError> {
-        self.linear_bf16(
-            shape,
-            Input::Plain(left),
-            right,
-            &Epilogue::default(),
-            product,
-        )
-    }
-
-    /// [`Kernels::matmul_bf16`] with operations before and after it, while the data is in the
-    /// cache.
-    ///
-    /// # Errors
-    ///
-    /// A size of zero, slices whose lengths do not match the shape.
-    pub fn linear_bf16(
-        &self,
-        shape: &Matmul,
-        left: Input<'_>,
-        right: &[f32],
-        epilogue: &Epilogue<'_>,
-        out: &mut [f32],
-    ) -> Result<(), KernelError> {
-        shape.check(left.values(), right, out)?;
-        let rows = Rows {
-            rows: shape.rows,
-            columns: shape.columns,
-        };
-        epilogue.check(rows)?;
-        #[cfg(target_arch = "x86_64")]
-        if let Some(multiply) = self.packed_product() {
-            let beside = product::Beside {
-                epilogue: *epilogue,
-                map: self.map(left),
-                sums: None,
-            };
-            return multiply(self, shape, left.values(), right, out, beside);
-        }
-        self.rounded(shape, left, right, out)?;
-        self.finish(rows, out, epilogue)
-    }
-
-    /// The gradients of a linear layer's weight, as [`Kernels::matmul_bf16`] of its transposed
-    /// input `x` \[rows, in\] and the gradient `dy` \[rows, out\] of its output, and of its bias,
-    /// the sums of the columns of `dy`.
-    ///
-    /// # Errors
-    ///
-    /// A size of zero, slices whose lengths do not match the shape.
-    pub fn linear_gradients_bf16(
-        &self,
-        [rows, inputs, outputs]: [usize; 3],
-        x: Input<'_>,
-        dy: &[f32],
-        weight_gradient: &mut [f32],
-        bias_gradient: &mut [f32],
-    ) -> Result<(), KernelError> {
-        let shape = Matmul {
-            rows: inputs,
-            columns: outputs,
-            depth: rows,
-            left_transposed: true,
-            right_transposed: false,
-        };
-        shape.check(x.values(), dy, weight_gradient)?;
-        length("linear", "bias_gradient", bias_gradient.len(), outputs)?;
-        #[cfg(target_arch = "x86_64")]
-        if let Some(multiply) = self.packed_product() {
-            let beside = product::Beside {
-                map: self.map(x),
-                sums: Some(bias_gradient),
-                ..product::Beside::default()
-            };
-            return multiply(self, &shape, x.values(), dy, weight_gradient, beside);
-        }
-        self.rounded(&shape, x, dy, weight_gradient)?;
-        let shape = Rows {
-            rows,
-            columns: outputs,
-        };
-        self.bias_gradient(shape, dy, bias_gradient)
+        let plain = Epilogue::default();
+        self.linear_bf16(shape, Input::Plain(left), right, &plain, product)
     }
 
     /// The path of bf16 products. It is measured once, if nothing has set it.
@@ -174,45 +79,59 @@ impl Kernels {
         small_product(self.bf16_path())
     }
 
-    #[cfg(target_arch = "x86_64")]
-    fn map(&self, input: Input<'_>) -> Option<source::Map> {
-        matches!(input, Input::Gelu(_)).then_some(self.table.gelu)
-    }
-
-    fn rounded(
+    /// The product of rounded matrices; the lengths have been checked.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the epilogue.
+    pub(crate) fn rounded_product(
         &self,
         shape: &Matmul,
-        left: Input<'_>,
+        left: &[f32],
         right: &[f32],
-        result: &mut [f32],
+        out: &mut [f32],
+        beside: Beside<'_>,
     ) -> Result<(), KernelError> {
-        let mut activated;
-        let left = match left {
-            Input::Plain(left) => left,
-            Input::Gelu(left) => {
-                activated = self.workspace.take(left.len());
-                self.gelu(left, activated.slice())?;
-                activated.slice()
-            }
-        };
+        #[cfg(target_arch = "x86_64")]
+        if let Some(multiply) = self.packed_product() {
+            return multiply(self, shape, left, right, out, beside);
+        }
         let mut rounded_left = self.workspace.take(left.len());
         let mut rounded_right = self.workspace.take(right.len());
-        for (from, to) in [(left, rounded_left.slice()), (right, rounded_right.slice())] {
+        let Beside {
+            epilogue,
+            map,
+            sums,
+        } = beside;
+        if let Some(sums) = sums {
+            let (rows, columns) = (shape.depth, shape.columns);
+            self.bias_gradient(Rows { rows, columns }, right, sums)?;
+        }
+        let factors = [
+            (left, rounded_left.slice(), map),
+            (right, rounded_right.slice(), None),
+        ];
+        for (from, to, map) in factors {
             let target = Shared::new(to);
             self.pieces(from.len(), |start, count| {
+                let mut from = from[start..].as_ptr();
                 // SAFETY: pieces do not overlap and lie within both slices.
-                let to = unsafe { target.slice(start..start + count) };
-                // SAFETY: both are of the same length.
-                unsafe { (self.table.round)(count, from[start..].as_ptr(), to.as_mut_ptr()) };
+                unsafe {
+                    let to = target.at(start);
+                    if let Some(map) = map {
+                        map(count, from, to);
+                        from = to;
+                    }
+                    (self.table.round)(count, from, to);
+                }
             });
         }
-        f32_product(
-            [shape.rows, shape.columns, shape.depth],
-            (rounded_left.slice(), shape.left_transposed),
-            (rounded_right.slice(), shape.right_transposed),
-            result,
-        );
-        Ok(())
+        let beside = Beside {
+            epilogue,
+            ..Beside::default()
+        };
+        let (left, right) = (rounded_left.slice(), rounded_right.slice());
+        matmul::product(self, shape, left, right, out, beside)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 #[cfg(target_arch = "x86_64")]
 use super::source::Source;
 use crate::cpu::isa::Isa;
-use crate::cpu::matmul::product_on;
+use crate::cpu::matmul;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::parallel::Shared;
 use crate::cpu::table::{Table, table};
@@ -198,8 +198,11 @@ impl Probe {
             // SAFETY: both have the same length, and the table is one of this CPU.
             unsafe { (self.table.round)(from.len(), from.as_ptr(), to.as_mut_ptr()) };
         }
-        let factors = ((&rounded_left[..], false), (&rounded_right[..], false));
-        product_on(1, [Self::SIZE; 3], factors.0, factors.1, product);
+        let factor = |values: &[f32]| (values.as_ptr(), Self::SIZE, 1);
+        let factors = (factor(rounded_left), factor(rounded_right));
+        let to = (product.as_mut_ptr(), Self::SIZE);
+        // SAFETY: all matrices have this size.
+        unsafe { matmul::serial([Self::SIZE; 3], factors.0, factors.1, to) };
     }
 }
 

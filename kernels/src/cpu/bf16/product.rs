@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use super::micro::{COLUMNS, Left, Micro};
-use super::source::{Map, Source};
+use super::source::Source;
 use crate::cpu::elementwise::Rows;
-use crate::cpu::epilogue::Epilogue;
+use crate::cpu::epilogue::Beside;
 use crate::cpu::kernels::Kernels;
 use crate::cpu::matmul::Matmul;
 use crate::cpu::parallel::{Shared, each, piece};
@@ -69,17 +69,6 @@ impl Packed<'_> {
                 .cast()
         }
     }
-}
-
-/// Work that is done on the way, while the numbers are in the cache.
-#[derive(Default)]
-pub(super) struct Beside<'a> {
-    /// Applied to the product; its lengths have been checked.
-    pub epilogue: Epilogue<'a>,
-    /// Applied to the left matrix first.
-    pub map: Option<Map>,
-    /// Receives the sums of the columns of the right matrix, which is not transposed.
-    pub sums: Option<&'a mut [f32]>,
 }
 
 /// The function [`multiply`] of a micro-kernel.

@@ -4,11 +4,9 @@ use std::ops::Range;
 
 use super::micro::{COLUMNS, Left, Micro};
 use super::vector::{pack_adjacent, pack_apart};
+use crate::cpu::epilogue::Map;
 use crate::cpu::parallel::Shared;
 use crate::cpu::workspace::Workspace;
-
-/// A function of numbers before they are rounded: count, from, to.
-pub(super) type Map = unsafe fn(usize, *const f32, *mut f32);
 
 /// Least steps of the depth that pass through a [`Map`] at a time; even.
 const MAPPED: usize = 8;

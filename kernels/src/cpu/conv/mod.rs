@@ -14,6 +14,7 @@ mod winograd_gradient;
 pub use shape::{Conv2d, ConvMethod};
 
 use crate::cpu::kernels::Kernels;
+use crate::cpu::matmul::Matmul;
 use crate::error::{KernelError, length};
 use shape::Route;
 
@@ -44,12 +45,14 @@ impl Kernels {
         match shape.route(method)? {
             Route::Pointwise => {
                 let [rows, depth, columns] = shape.pointwise();
-                crate::cpu::matmul::product(
-                    [rows, columns, depth],
-                    (input, false),
-                    (weight, true),
-                    output,
-                );
+                let product = Matmul {
+                    rows,
+                    columns,
+                    depth,
+                    left_transposed: false,
+                    right_transposed: true,
+                };
+                self.matmul(&product, input, weight, output)?;
             }
             Route::Winograd => {
                 let spread = weights::by_output(self, shape, weight);
@@ -94,8 +97,14 @@ impl Kernels {
         match (shape.route(method)?, shape.mirrored()?) {
             (Route::Pointwise, _) => {
                 let [rows, depth, columns] = shape.pointwise();
-                let (a, b) = ((gradient, false), (weight, false));
-                crate::cpu::matmul::product([rows, depth, columns], a, b, input_gradient);
+                let product = Matmul {
+                    rows,
+                    columns: depth,
+                    depth: columns,
+                    left_transposed: false,
+                    right_transposed: false,
+                };
+                self.matmul(&product, gradient, weight, input_gradient)?;
             }
             // With stride 1 it is the convolution of the gradient with the mirrored taps.
             (Route::Winograd, Some((_, geometry))) => {
@@ -146,8 +155,14 @@ impl Kernels {
         match shape.route(method)? {
             Route::Pointwise => {
                 let [rows, depth, columns] = shape.pointwise();
-                let (a, b) = ((gradient, true), (input, false));
-                crate::cpu::matmul::product([columns, depth, rows], a, b, weight_gradient);
+                let product = Matmul {
+                    rows: columns,
+                    columns: depth,
+                    depth: rows,
+                    left_transposed: true,
+                    right_transposed: false,
+                };
+                self.matmul(&product, gradient, input, weight_gradient)?;
             }
             Route::Winograd => {
                 let geometry = shape.geometry()?;

@@ -13,8 +13,8 @@ use crate::cpu::{Input, Kernels, Matmul, Rows};
 /// Options of a linear layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearOptions {
-    /// Applies GELU to the input. The result is not kept but recomputed in backward, which is
-    /// faster in `bf16` and only saves memory in `f32`.
+    /// Applies GELU to the input, piece by piece in the cache. The result is not kept but
+    /// recomputed in backward.
     pub gelu: bool,
     /// Applies ReLU afterwards.
     pub relu: bool,
@@ -59,18 +59,10 @@ impl Layer {
         epilogue: &crate::cpu::Epilogue<'_>,
         product: &mut [f32],
     ) -> Result<(), KernelError> {
-        if self.options.bf16 {
-            return kernels.linear_bf16(shape, input, right, epilogue, product);
+        match self.options.bf16 {
+            true => kernels.linear_bf16(shape, input, right, epilogue, product),
+            false => kernels.linear(shape, input, right, epilogue, product),
         }
-        match input {
-            Input::Plain(left) => kernels.matmul(shape, left, right, product)?,
-            Input::Gelu(x) => {
-                let left = filled(Shape::new([x.len()]), |left| kernels.gelu(x, left))?;
-                kernels.matmul(shape, numbers(&left)?, right, product)?;
-            }
-        }
-        let Matmul { rows, columns, .. } = *shape;
-        kernels.finish(Rows { rows, columns }, product, epilogue)
     }
 
     fn input<'a>(&self, x: &'a FlexTensor) -> Result<Input<'a>, KernelError> {
@@ -125,13 +117,16 @@ impl Operation for Layer {
         } = shape(x, weight)?;
         let dy = numbers(&gradient)?;
         let plain = crate::cpu::Epilogue::default();
-        // Both read the whole gradient; in bf16 they share it.
-        let together = self.options.bf16 && self.epilogue.bias && to.wants(1) && to.wants(2);
+        // Both read the whole gradient.
+        let together = self.epilogue.bias && to.wants(1) && to.wants(2);
         if together {
             let mut db = filled(Shape::new([columns]), |_| Ok(()))?;
             let dw = filled(weight.layout().shape().clone(), |dw| {
                 let (size, db) = ([rows, depth, columns], db.storage_mut());
-                kernels.linear_gradients_bf16(size, self.input(x)?, dy, dw, db)
+                match self.options.bf16 {
+                    true => kernels.linear_gradients_bf16(size, self.input(x)?, dy, dw, db),
+                    false => kernels.linear_gradients(size, self.input(x)?, dy, dw, db),
+                }
             });
             to.give(1, dw?)?;
             to.give(2, db)?;
