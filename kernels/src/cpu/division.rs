@@ -14,9 +14,6 @@ const PARTS: usize = 32;
 /// Maximum number of elements of all partial sums together: they should stay in the cache.
 const PARTIAL: usize = 1 << 20;
 
-/// Elements of the product that a piece leaves in the cache for the operations after it.
-const CACHED: usize = 1 << 18;
-
 /// Pieces per thread, so that a slower thread takes fewer.
 const PER_THREAD: usize = 2;
 
@@ -68,10 +65,6 @@ impl Division {
                     [false, false] => break,
                 }
             }
-        }
-        if pieces[1] == 1 && pieces[2] == 1 {
-            let cached = (rows.saturating_mul(columns)).div_ceil(CACHED);
-            pieces[0] = pieces[0].max(cached.min(rows / LEAST[0]));
         }
         Self { size, pieces }
     }
