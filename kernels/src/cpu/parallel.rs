@@ -1,13 +1,23 @@
 //! Divides work into pieces that depend on the shape alone, so that results do not depend on the
 //! number of threads.
 
+use std::array;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::cpu::team::{self, Patience};
 
-/// Runs `task` for every index below `count`, on the threads of the current rayon pool. A thread
-/// takes the next index when it is free.
+/// Most shares that work is handed out in.
+const SHARES: usize = 64;
+
+/// The next index of a share, in a cache line of its own.
+#[repr(align(64))]
+struct Next(AtomicUsize);
+
+/// Runs `task` for every index below `count`, on the threads of the current rayon pool.
+///
+/// A thread begins with the same share of the indices in every operation, as its cache holds the
+/// results of the last one there. Then it helps the others.
 pub(crate) fn each(count: usize, task: impl Fn(usize) + Sync + Send) {
     let threads = rayon::current_num_threads();
     if count <= 1 || threads == 1 {
@@ -15,15 +25,21 @@ pub(crate) fn each(count: usize, task: impl Fn(usize) + Sync + Send) {
         return;
     }
     team::wake();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let shares = threads.min(SHARES);
+    let next: [Next; SHARES] = array::from_fn(|share| Next((count * share / shares).into()));
+    let done = AtomicUsize::new(0);
     let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= count {
-                return;
+        let own = rayon::current_thread_index().unwrap_or(0);
+        for share in (own..own + shares).map(|share| share % shares) {
+            let end = count * (share + 1) / shares;
+            loop {
+                let index = next[share].0.fetch_add(1, Ordering::Relaxed);
+                if index >= end {
+                    break;
+                }
+                task(index);
+                done.fetch_add(1, Ordering::Release);
             }
-            task(index);
-            done.fetch_add(1, Ordering::Release);
         }
     };
     rayon::join(
