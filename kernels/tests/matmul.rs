@@ -3,7 +3,6 @@
 mod common;
 
 use common::{assert_close, assert_same_bits, bf16, every_bf16_path, name, random};
-use kernels::KernelError;
 use kernels::cpu::{Bf16Path, Epilogue, Input, Isa, Kernels, Matmul, Rows};
 use proptest::prelude::*;
 
@@ -42,55 +41,75 @@ fn check(kernels: &[Kernels], shape: &Matmul) {
     let rounded = reference(shape, &left, &right, bf16);
     for kernels in kernels {
         let what = |part: &str| format!("{part} {} {shape:?}", name(kernels));
-        for (precision, reference, what) in
-            [(&F32, &exact, what("f32")), (&BF16, &rounded, what("bf16"))]
-        {
+        for (precision, reference, what) in [
+            (Precision::F32, &exact, what("f32")),
+            (Precision::Bf16, &rounded, what("bf16")),
+        ] {
             let mut product = vec![f32::NAN; shape.rows * shape.columns];
-            (precision.matmul)(kernels, shape, &left, &right, &mut product).unwrap();
+            precision.matmul(kernels, shape, (&left, &right), &mut product);
             assert_close(&product, reference, 1e-5, &what);
             check_linear(kernels, precision, shape, &left, &right, product);
         }
     }
 }
 
-/// The products of a precision.
-struct Precision {
-    matmul: fn(&Kernels, &Matmul, &[f32], &[f32], &mut [f32]) -> Result<(), KernelError>,
-    linear: fn(
-        &Kernels,
-        &Matmul,
-        Input<'_>,
-        &[f32],
-        &Epilogue<'_>,
-        &mut [f32],
-    ) -> Result<(), KernelError>,
-    gradients: fn(
-        &Kernels,
-        [usize; 3],
-        Input<'_>,
-        &[f32],
-        &mut [f32],
-        &mut [f32],
-    ) -> Result<(), KernelError>,
+/// The number format of a product's factors.
+#[derive(Clone, Copy)]
+enum Precision {
+    F32,
+    Bf16,
 }
 
-const F32: Precision = Precision {
-    matmul: Kernels::matmul,
-    linear: Kernels::linear,
-    gradients: Kernels::linear_gradients,
-};
+impl Precision {
+    fn linear(
+        self,
+        kernels: &Kernels,
+        shape: &Matmul,
+        (left, right): (Input<'_>, &[f32]),
+        epilogue: &Epilogue<'_>,
+        out: &mut [f32],
+    ) {
+        let linear = match self {
+            Self::F32 => Kernels::linear,
+            Self::Bf16 => Kernels::linear_bf16,
+        };
+        linear(kernels, shape, left, right, epilogue, out).unwrap();
+    }
 
-const BF16: Precision = Precision {
-    matmul: Kernels::matmul_bf16,
-    linear: Kernels::linear_bf16,
-    gradients: Kernels::linear_gradients_bf16,
-};
+    fn matmul(
+        self,
+        kernels: &Kernels,
+        shape: &Matmul,
+        (left, right): (&[f32], &[f32]),
+        out: &mut [f32],
+    ) {
+        let matmul = match self {
+            Self::F32 => Kernels::matmul,
+            Self::Bf16 => Kernels::matmul_bf16,
+        };
+        matmul(kernels, shape, left, right, out).unwrap();
+    }
+
+    fn gradients(
+        self,
+        kernels: &Kernels,
+        size: [usize; 3],
+        (x, dy): (Input<'_>, &[f32]),
+        [dw, db]: [&mut [f32]; 2],
+    ) {
+        let gradients = match self {
+            Self::F32 => Kernels::linear_gradients,
+            Self::Bf16 => Kernels::linear_gradients_bf16,
+        };
+        gradients(kernels, size, x, dy, dw, db).unwrap();
+    }
+}
 
 /// Checks that a linear layer is bitwise equal to the product followed by the epilogue; so are its
 /// gradients.
 fn check_linear(
     kernels: &Kernels,
-    precision: &Precision,
+    precision: Precision,
     shape: &Matmul,
     left: &[f32],
     right: &[f32],
@@ -106,15 +125,15 @@ fn check_linear(
     let (plain, gelu) = (Input::Plain(left), Input::Gelu(left));
     let (mut activated, mut after_gelu) = (left.to_vec(), product.clone());
     kernels.gelu(left, &mut activated).unwrap();
-    (precision.matmul)(kernels, shape, &activated, right, &mut after_gelu).unwrap();
+    precision.matmul(kernels, shape, (&activated, right), &mut after_gelu);
     if shape.left_transposed && !shape.right_transposed {
         let (mut dw, mut db) = (product.clone(), bias.clone());
         dw.fill(f32::NAN);
         db.fill(f32::NAN);
         let size = [depth, rows, columns];
-        (precision.gradients)(kernels, size, plain, right, &mut dw, &mut db).unwrap();
+        precision.gradients(kernels, size, (plain, right), [&mut dw, &mut db]);
         assert_eq!(dw, product, "{shape:?}");
-        (precision.gradients)(kernels, size, gelu, right, &mut dw, &mut db).unwrap();
+        precision.gradients(kernels, size, (gelu, right), [&mut dw, &mut db]);
         assert_eq!(dw, after_gelu, "{shape:?}");
         let mut sums = vec![0.0; columns];
         for (place, value) in right.iter().enumerate() {
@@ -142,7 +161,7 @@ fn check_linear(
     ] {
         for (input, product) in [(plain, &product), (gelu, &after_gelu)] {
             let mut layer = vec![f32::NAN; rows * columns];
-            (precision.linear)(kernels, shape, input, right, &epilogue, &mut layer).unwrap();
+            precision.linear(kernels, shape, (input, right), &epilogue, &mut layer);
             let mut expected = product.clone();
             kernels
                 .finish(Rows { rows, columns }, &mut expected, &epilogue)
@@ -218,11 +237,10 @@ fn results_do_not_depend_on_the_number_of_threads() {
                 };
                 assert_same_bits(&format!("{shape:?}"), || {
                     let mut all = Vec::new();
-                    for precision in [F32, BF16] {
+                    for precision in [Precision::F32, Precision::Bf16] {
                         let mut out = vec![0.0; rows * columns];
-                        let left = Input::Gelu(&left);
-                        (precision.linear)(&kernels, &shape, left, &right, &epilogue, &mut out)
-                            .unwrap();
+                        let factors = (Input::Gelu(&left), &right[..]);
+                        precision.linear(&kernels, &shape, factors, &epilogue, &mut out);
                         all.extend(out);
                     }
                     all

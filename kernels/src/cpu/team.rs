@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     fn looking() -> usize {
-        let of = |team: &OnceCell<Arc<Team>>| team.get().map(|team| Arc::clone(team));
+        let of = |team: &OnceCell<Arc<Team>>| team.get().map(Arc::clone);
         let team = TEAM.with(of).expect("an operation has begun");
         team.looking.load(Ordering::Relaxed)
     }
