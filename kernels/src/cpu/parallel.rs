@@ -1,5 +1,5 @@
-//! Divides work into pieces and runs them on all threads. Pieces of a sum depend on the shape alone,
-//! so that results do not depend on the number of threads.
+//! Divides work into pieces and runs them on all threads. Pieces of a sum depend on the shape
+//! alone, so that results do not depend on the number of threads.
 
 use std::array;
 use std::ops::Range;
