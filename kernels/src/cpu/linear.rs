@@ -78,12 +78,7 @@ impl Kernels {
         weight_gradient: &mut [f32],
         bias_gradient: &mut [f32],
     ) -> Result<(), KernelError> {
-        let shape = of_gradients(size, x, dy, weight_gradient, bias_gradient)?;
-        let beside = Beside {
-            map: x.map(self),
-            sums: Some(bias_gradient),
-            ..Beside::default()
-        };
+        let (shape, beside) = self.of_gradients(size, x, dy, weight_gradient, bias_gradient)?;
         product(self, &shape, x.values(), dy, weight_gradient, beside)
     }
 
@@ -100,12 +95,7 @@ impl Kernels {
         weight_gradient: &mut [f32],
         bias_gradient: &mut [f32],
     ) -> Result<(), KernelError> {
-        let shape = of_gradients(size, x, dy, weight_gradient, bias_gradient)?;
-        let beside = Beside {
-            map: x.map(self),
-            sums: Some(bias_gradient),
-            ..Beside::default()
-        };
+        let (shape, beside) = self.of_gradients(size, x, dy, weight_gradient, bias_gradient)?;
         self.rounded_product(&shape, x.values(), dy, weight_gradient, beside)
     }
 
@@ -129,24 +119,30 @@ impl Kernels {
             sums: None,
         })
     }
-}
 
-/// Checks the lengths of the gradients of a layer and returns their product.
-fn of_gradients(
-    [rows, inputs, outputs]: [usize; 3],
-    x: Input<'_>,
-    dy: &[f32],
-    weight_gradient: &[f32],
-    bias_gradient: &[f32],
-) -> Result<Matmul, KernelError> {
-    let shape = Matmul {
-        rows: inputs,
-        columns: outputs,
-        depth: rows,
-        left_transposed: true,
-        right_transposed: false,
-    };
-    shape.check(x.values(), dy, weight_gradient)?;
-    length("linear", "bias_gradient", bias_gradient.len(), outputs)?;
-    Ok(shape)
+    /// Checks the lengths of the gradients of a layer and returns their product.
+    fn of_gradients<'a>(
+        &self,
+        [rows, inputs, outputs]: [usize; 3],
+        x: Input<'_>,
+        dy: &[f32],
+        weight_gradient: &[f32],
+        bias_gradient: &'a mut [f32],
+    ) -> Result<(Matmul, Beside<'a>), KernelError> {
+        let shape = Matmul {
+            rows: inputs,
+            columns: outputs,
+            depth: rows,
+            left_transposed: true,
+            right_transposed: false,
+        };
+        shape.check(x.values(), dy, weight_gradient)?;
+        length("linear", "bias_gradient", bias_gradient.len(), outputs)?;
+        let beside = Beside {
+            map: x.map(self),
+            sums: Some(bias_gradient),
+            ..Beside::default()
+        };
+        Ok((shape, beside))
+    }
 }

@@ -1,8 +1,9 @@
-//! Matrix products in f32, through the crate `gemm`, which reaches the peak of the CPU.
+//! Matrix products in f32, divided among the threads. The crate `gemm` computes each piece on one
+//! thread.
 
-use crate::cpu::division::{Division, Piece};
 use crate::cpu::elementwise::Rows;
 use crate::cpu::epilogue::{Beside, Map};
+use crate::cpu::grid::{Grid, Piece};
 use crate::cpu::kernels::Kernels;
 use crate::cpu::parallel::{Shared, each};
 use crate::error::{KernelError, length, volume};
@@ -99,7 +100,7 @@ pub(crate) fn product(
     beside: Beside<'_>,
 ) -> Result<(), KernelError> {
     let (rows, columns, depth) = (shape.rows, shape.columns, shape.depth);
-    let division = Division::new([rows, columns, depth], rayon::current_num_threads());
+    let grid = Grid::new([rows, columns, depth], rayon::current_num_threads());
     let factors = (
         Factor::new(left, shape.left_transposed, [rows, depth]),
         Factor::new(right, shape.right_transposed, [depth, columns]),
@@ -113,17 +114,17 @@ pub(crate) fn product(
         let (rows, columns) = (depth, columns);
         kernels.bias_gradient(Rows { rows, columns }, right, sums)?;
     }
-    let [_, over_columns, parts] = division.pieces;
+    let [_, over_columns, parts] = grid.pieces;
     let target = Shared::new(out);
     if parts > 1 {
         let elements = rows * columns;
         let mut partial = kernels.workspace.take(parts * elements);
         let partial = Shared::new(partial.slice());
-        each(division.count(), |index| {
-            let piece = division.piece(index);
+        each(grid.count(), |index| {
+            let piece = grid.piece(index);
             // SAFETY: pieces lie within their partial sum and do not overlap.
             unsafe {
-                let all = Shared::at(partial, piece.part * elements);
+                let all = partial.at(piece.part * elements);
                 multiply(kernels, &piece, factors, map, all, columns);
             }
         });
@@ -131,8 +132,8 @@ pub(crate) fn product(
         return kernels.finish(Rows { rows, columns }, out, &epilogue);
     }
     let whole_rows = over_columns == 1;
-    each(division.count(), |index| {
-        let piece = division.piece(index);
+    each(grid.count(), |index| {
+        let piece = grid.piece(index);
         // SAFETY: pieces lie within the product and do not overlap.
         unsafe { multiply(kernels, &piece, factors, map, target.at(0), columns) };
         if whole_rows {

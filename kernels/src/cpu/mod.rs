@@ -10,11 +10,11 @@ mod batch_norm;
 mod bf16;
 mod conv;
 mod cross_entropy;
-mod division;
 mod elementwise;
 mod epilogue;
 #[cfg(feature = "burn")]
 pub mod flex;
+mod grid;
 mod isa;
 mod kernels;
 mod layer_norm;

@@ -29,7 +29,7 @@ const WORTH: usize = 1 << 19;
 
 /// A product `[rows, depth] · [depth, columns]`, divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Division {
+pub(crate) struct Grid {
     /// Rows, columns and depth.
     size: [usize; 3],
     /// Number of pieces of each.
@@ -46,7 +46,7 @@ pub(crate) struct Piece {
     pub(crate) part: usize,
 }
 
-impl Division {
+impl Grid {
     /// Divides a product for a number of threads.
     pub(crate) fn new(size: [usize; 3], threads: usize) -> Self {
         let [rows, columns, depth] = size;
@@ -74,7 +74,7 @@ impl Division {
         self.pieces.iter().product()
     }
 
-    /// Piece `index` below [`Division::count`].
+    /// Piece `index` below [`Grid::count`].
     pub(crate) fn piece(&self, index: usize) -> Piece {
         let [rows, columns, _] = self.pieces;
         let range = |axis: usize, index: usize, tile: usize| {
@@ -114,16 +114,16 @@ mod tests {
             rows in 1usize..6000, columns in 1usize..6000, depth in 1usize..70_000,
             threads in 1usize..70,
         ) {
-            let division = Division::new([rows, columns, depth], threads);
-            let [over_rows, over_columns, parts] = division.pieces;
-            prop_assert_eq!(parts, Division::new([rows, columns, depth], 1).pieces[2]);
+            let grid = Grid::new([rows, columns, depth], threads);
+            let [over_rows, over_columns, parts] = grid.pieces;
+            prop_assert_eq!(parts, Grid::new([rows, columns, depth], 1).pieces[2]);
             let mut next = 0;
             for part in 0..parts {
                 let mut end = 0;
                 for _ in 0..over_columns {
                     let mut bottom = 0;
                     for row in 0..over_rows {
-                        let piece = division.piece(next);
+                        let piece = grid.piece(next);
                         next += 1;
                         prop_assert_eq!(piece.part, part);
                         prop_assert_eq!(piece.rows.start, bottom);
@@ -141,14 +141,14 @@ mod tests {
                 }
                 prop_assert_eq!(end, columns);
             }
-            prop_assert_eq!(next, division.count());
-            prop_assert_eq!(division.piece(next - 1).depth.end, depth);
+            prop_assert_eq!(next, grid.count());
+            prop_assert_eq!(grid.piece(next - 1).depth.end, depth);
         }
     }
 
     #[test]
     fn the_depth_is_divided_where_the_product_is_small() {
-        let pieces = |size, threads| Division::new(size, threads).pieces;
+        let pieces = |size, threads| Grid::new(size, threads).pieces;
         assert_eq!(pieces([192, 576, 4160], 2), [1, 1, 4]);
         assert_eq!(pieces([192, 576, 4160], 1), [1, 1, 4]);
         assert_eq!(pieces([4160, 192, 576], 2), [4, 1, 1]);
