@@ -471,7 +471,7 @@ fn a_node_that_waits_leads_when_all_others_are_gone() {
     group.wait_for(1, 50);
     let second = group.agent(&args).start();
     let told = "waits for a place: --nnodes allows 1 node to train";
-    group.wait_for(1, 300);
+    second.wait_to_say(told);
     // The whole node at once.
     let ranks = [0, 1].map(|rank| rank_of(group.dir(), rank));
     kill(first.pid());

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -47,8 +48,8 @@ pub struct Finished {
 /// A run in progress.
 pub struct Running {
     child: Child,
-    stdout: JoinHandle<String>,
-    stderr: JoinHandle<String>,
+    stdout: Output,
+    stderr: Output,
     begin: Instant,
     folder: TempDir,
 }
@@ -245,10 +246,10 @@ impl Trial {
     pub fn start(mut self) -> Running {
         let mut child = self.command.spawn().unwrap();
         let stdout = match child.stdout.take() {
-            Some(pipe) => read_all(pipe),
-            None => read_all(std::io::empty()),
+            Some(pipe) => Output::of(pipe),
+            None => Output::of(std::io::empty()),
         };
-        let stderr = read_all(child.stderr.take().unwrap());
+        let stderr = Output::of(child.stderr.take().unwrap());
         Running {
             child,
             stdout,
@@ -298,12 +299,34 @@ pub fn can_limit_threads() -> bool {
     tried.is_ok_and(|output| output.status.success())
 }
 
-fn read_all(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
-    thread::spawn(move || {
-        let mut text = Vec::new();
-        let _ = pipe.read_to_end(&mut text);
-        String::from_utf8_lossy(&text).into_owned()
-    })
+/// What a program writes, read as it comes.
+struct Output {
+    text: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Output {
+    fn of(mut pipe: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let into = text.clone();
+        let reader = thread::spawn(move || {
+            let mut part = [0; 4096];
+            while let Ok(count @ 1..) = pipe.read(&mut part) {
+                into.lock().unwrap().extend_from_slice(&part[..count]);
+            }
+        });
+        Self { text, reader }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.text.lock().unwrap()).into_owned()
+    }
+
+    /// Everything, once the program has closed it.
+    fn all(self) -> String {
+        self.reader.join().unwrap();
+        String::from_utf8_lossy(&self.text.lock().unwrap()).into_owned()
+    }
 }
 
 impl Running {
@@ -318,13 +341,13 @@ impl Running {
             }
             let _ = self.child.kill();
             let _ = self.child.wait();
-            let (out, err) = (self.stdout.join().unwrap(), self.stderr.join().unwrap());
+            let (out, err) = (self.stdout.all(), self.stderr.all());
             panic!("still running after {limit:?}\nstdout:\n{out}\nstderr:\n{err}");
         };
         Finished {
             code: status.code(),
-            stdout: self.stdout.join().unwrap(),
-            stderr: self.stderr.join().unwrap(),
+            stdout: self.stdout.all(),
+            stderr: self.stderr.all(),
             time,
             folder: self.folder,
         }
@@ -339,6 +362,20 @@ impl Running {
             thread::sleep(Duration::from_millis(10));
         }
         None
+    }
+
+    /// Waits until the program has written `part` to its stderr.
+    #[track_caller]
+    pub fn wait_to_say(&self, part: &str) {
+        let deadline = Instant::now() + LIMIT;
+        while !self.stderr.so_far().contains(part) {
+            let said = self.stderr.so_far();
+            assert!(
+                Instant::now() < deadline,
+                "{part:?} is not in stderr:\n{said}"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Whether the started process is alive.

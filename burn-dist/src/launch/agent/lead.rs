@@ -93,18 +93,24 @@ impl Lead {
         }
     }
 
-    /// Tells agents without ranks whom to ask after the loss of this leader.
-    fn tell_members(&mut self) {
+    /// Whom to ask after the loss of this leader. Nothing before the first generation.
+    fn members(&self) -> Option<Message> {
         let counts = self.group.counts();
-        if counts.generation == 0 {
+        (counts.generation > 0).then(|| {
+            Message::Members(Box::new(Members {
+                generation: counts.generation,
+                restarts: counts.restarts,
+                first_ranks: counts.first_ranks as u32,
+                peers: self.group.peers(),
+            }))
+        })
+    }
+
+    /// Tells agents without ranks who is in the group.
+    fn tell_members(&mut self) {
+        let Some(members) = self.members() else {
             return;
-        }
-        let members = Message::Members(Box::new(Members {
-            generation: counts.generation,
-            restarts: counts.restarts,
-            first_ranks: counts.first_ranks as u32,
-            peers: self.group.peers(),
-        }));
+        };
         for agent in self.group.waiting() {
             if let Some(link) = self.links.get_mut(&agent) {
                 let _ = link.send(&members);
@@ -254,6 +260,10 @@ impl Agent<'_> {
                 });
                 let counts = lead.group.counts();
                 let _ = link.send(&Message::Welcome);
+                // At once: this leader may be lost before the next beat.
+                if let Some(members) = lead.members() {
+                    let _ = link.send(&members);
+                }
                 if let Some(outlook) = lead.group.outlook() {
                     let _ = link.send(&Message::Tell(outlook));
                 }
