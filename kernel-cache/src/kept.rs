@@ -1,4 +1,4 @@
-//! Compiled programs, one file each, for all processes that see the folder.
+//! Files of the folder: compiled programs and notes, for all processes that see it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -33,7 +33,7 @@ pub(crate) fn or_compiled<E>(
     compile: impl FnOnce() -> Result<Vec<u8>, E>,
 ) -> Result<Vec<u8>, E> {
     let unusable = |error: io::Error| warn(folder, &error);
-    let mut file = open(folder, key).map_err(unusable).ok();
+    let mut file = open(folder, key, "ptx").map_err(unusable).ok();
     if let Some(file) = &mut file
         && let Ok(Some(kept)) = read(file).map_err(unusable)
     {
@@ -44,6 +44,18 @@ pub(crate) fn or_compiled<E>(
         let _ = write(file, &compiled).map_err(unusable);
     }
     Ok(compiled)
+}
+
+/// The note of this key, if there is one.
+pub(crate) fn note(folder: &Path, key: &blake3::Hash) -> Option<Vec<u8>> {
+    let mut file = open(folder, key, "note").ok()?;
+    read(&mut file).ok()?
+}
+
+/// Writes the note of this key. Warns where that fails.
+pub(crate) fn put_note(folder: &Path, key: &blake3::Hash, content: &[u8]) {
+    let written = open(folder, key, "note").and_then(|mut file| write(&mut file, content));
+    let _ = written.map_err(|error| warn(folder, &error));
 }
 
 fn warn(folder: &Path, error: &io::Error) {
@@ -60,9 +72,9 @@ fn warn(folder: &Path, error: &io::Error) {
 /// Opens and locks the file until it is closed or its process ends. If files cannot be locked, two
 /// processes may mix up its contents, which a reader detects. If they are read-only, a writer gets
 /// an error. Only this user and root can have written it.
-fn open(folder: &Path, key: &blake3::Hash) -> io::Result<File> {
+fn open(folder: &Path, key: &blake3::Hash, ending: &str) -> io::Result<File> {
     let folder = folder::open(folder)?;
-    let file = folder::file(&folder, &format!("{}.ptx", key.to_hex()))?;
+    let file = folder::file(&folder, &format!("{}.{ending}", key.to_hex()))?;
     static IN_VAIN: AtomicBool = AtomicBool::new(false);
     let since = Instant::now();
     while !IN_VAIN.load(Ordering::Relaxed)

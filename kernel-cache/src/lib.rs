@@ -20,10 +20,13 @@ mod folder;
 mod headers;
 #[cfg(stand_in)]
 mod kept;
+mod notes;
 #[cfg(stand_in)]
 mod nvrtc;
 #[cfg(stand_in)]
 mod stand_in;
+
+pub use notes::Notes;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

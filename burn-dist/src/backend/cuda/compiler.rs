@@ -42,7 +42,10 @@ pub(super) fn find() -> Result<(), String> {
 fn keep_kernels() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| match kernel_cache::keep() {
-        Ok(folder) => tracing::info!("kernel cache {}", folder.display()),
+        Ok(folder) => {
+            tracing::info!("kernel cache {}", folder.display());
+            super::choices::keep(folder);
+        }
         Err(error @ kernel_cache::Error::Folder { .. }) => {
             tracing::warn!("no kernel cache, kernels are compiled at every start: {error}");
         }

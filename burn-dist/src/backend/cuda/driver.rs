@@ -56,6 +56,19 @@ pub(crate) fn unique_name(index: usize) -> Option<String> {
     Some(digits.collect())
 }
 
+/// The model of a device and the version of its driver. `None` if the device does not exist.
+#[cfg(feature = "kernel-cache")]
+pub(super) fn model(index: usize) -> Option<String> {
+    result::init().ok()?;
+    let device = result::device::get(i32::try_from(index).ok()?).ok()?;
+    let name = result::device::get_name(device).ok()?;
+    let mut version = 0;
+    // SAFETY: the call writes one number.
+    let code = unsafe { sys::cuDriverGetVersion(&mut version) };
+    code.result().ok()?;
+    Some(format!("{name}, driver {version}"))
+}
+
 /// Bytes of a device's memory; `None` if the device does not exist.
 pub(crate) fn memory(index: usize) -> Option<u64> {
     // SAFETY: only tries to open the library by its usual names.

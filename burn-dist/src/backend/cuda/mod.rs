@@ -2,6 +2,8 @@
 
 #[cfg(not(feature = "cuda"))]
 mod absent;
+#[cfg(feature = "kernel-cache")]
+mod choices;
 #[cfg(feature = "cuda")]
 mod compiler;
 #[cfg(feature = "cuda")]
