@@ -52,7 +52,7 @@ pub(crate) fn note(folder: &Path, key: &blake3::Hash) -> Option<Vec<u8>> {
     read(&mut file).ok()?
 }
 
-/// Writes the note of this key. Warns where that fails.
+/// Writes the note of this key. Warns if that fails.
 pub(crate) fn put_note(folder: &Path, key: &blake3::Hash, content: &[u8]) {
     let written = open(folder, key, "note").and_then(|mut file| write(&mut file, content));
     let _ = written.map_err(|error| warn(folder, &error));

@@ -24,7 +24,7 @@ impl Notes {
         String::from_utf8(note).ok()
     }
 
-    /// Writes `text` for `key`, in place of an earlier one. Where that is impossible, the first
+    /// Writes `text` for `key`, in place of an earlier one. If that is impossible, the first
     /// call warns.
     #[cfg(stand_in)]
     pub fn write(&self, key: &str, text: &str) {

@@ -56,6 +56,9 @@ left() { echo $((seconds - SECONDS)); }
 # Packs all but the kernels and the checkpoints, so that the file is small. Writes the whole file or none.
 pack() {
   local status=0
+  # The fastest tiles, which a later gpu-pack.sh takes as TILES.
+  mkdir -p tiles
+  find "$KERNELS" -name '*.note' -exec cp -pt tiles {} + 2>/dev/null || true
   # 1: a file has changed meanwhile, because an ended process may still write.
   tar --exclude=./kernels --exclude='./runs/*/checkpoints' --exclude='*found.tar.gz' \
     -czf "$out/.found.tar.gz" . || status=$?

@@ -17,6 +17,8 @@
 #              one that is newer than its driver. Default none
 #   KEPT       folder of compiled kernels, as scripts/cuda-software.sh keeps them, with the same SOFT_CUDA_TOOLKIT.
 #              They are packed assembled, and used as they are on a machine with the same NVRTC. Default none
+#   TILES      folder of the fastest tiles, `tiles` in what gpu-lease.sh found. They are packed beside KEPT, and used on
+#              the same model of GPU with the same driver. Default none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -93,6 +95,10 @@ if [[ -n ${KEPT:-} ]]; then
     [[ ! -e $library ]] || { sha256sum <"$library" >"$folder/kept/compiler.sha256"; break; }
   done
 fi
+if [[ -n ${TILES:-} ]]; then
+  mkdir -p "$folder/kept"
+  find "$TILES" -name '*.note' -exec cp -pt "$folder/kept" {} +
+fi
 cp -r models/tests/golden "$folder/models/tests/"
 rm -f "$folder"/models/tests/golden/*.rs "$folder"/models/tests/golden/*.pt
 cp -r bench/torch "$folder/bench/"
@@ -102,7 +108,7 @@ cp tools/gpu-lab/gpu-{check,lease,libraries}.sh "$folder/tools/gpu-lab/"
 {
   echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
   echo "features $features${ALSO:+; second program $ALSO}"
-  echo "headers of CUDA ${headers:-none}${NVRTC:+; NVRTC $NVRTC}${KEPT:+; compiled kernels}"
+  echo "headers of CUDA ${headers:-none}${NVRTC:+; NVRTC $NVRTC}${KEPT:+; compiled kernels}${TILES:+; fastest tiles}"
   echo "built $(date -u +%Y-%m-%dT%H:%M:%SZ)"
 } >"$folder/VERSION"
 

@@ -19,7 +19,7 @@ pub fn keep_choices(choices: impl Choices + 'static) {
     let _ = KEPT.set(Box::new(choices));
 }
 
-/// Where choices are kept, if anywhere.
+/// The place for choices, if there is one.
 pub(super) fn kept() -> Option<&'static dyn Choices> {
     KEPT.get().map(|choices| &**choices)
 }
