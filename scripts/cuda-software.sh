@@ -50,8 +50,8 @@ prepare() {
   ln -sfn libcuda.so.1 "$libraries/libcuda.so"
   ln -sfn libcuda.so.1 "$libraries/libnccl.so.2"
   rm -f "$libraries/libnvrtc.so" # Of older sources.
-  # Kernels unused for two weeks belong to older sources.
-  [[ ! -d $kept ]] || find "$kept" -name '*.ptx' -atime +14 -delete
+  # Kernels and notes unused for two weeks belong to older sources.
+  [[ ! -d $kept ]] || find "$kept" '(' -name '*.ptx' -o -name '*.note' ')' -atime +14 -delete
 }
 
 # Does the work of a driver when it loads a kernel, for the compute capability of the kernel.

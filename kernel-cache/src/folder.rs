@@ -67,12 +67,26 @@ pub(crate) fn file(folder: &OwnedFd, name: &str) -> io::Result<File> {
     }
 }
 
+/// Opens a file of the folder for reading, if it exists.
+pub(crate) fn existing_file(folder: &OwnedFd, name: &str) -> io::Result<File> {
+    own(openat(folder, name, SAFE, Mode::empty()))
+}
+
+/// Opening a pipe would block.
+const SAFE: OFlags = OFlags::NOFOLLOW
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK);
+
 fn own_file(folder: &OwnedFd, name: &str) -> io::Result<File> {
-    // Opening a pipe would block.
-    let safe = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let mode = Mode::from_raw_mode(FILE_MODE);
-    let opened = openat(folder, name, safe | OFlags::RDWR | OFlags::CREATE, mode)
-        .or_else(|error| openat(folder, name, safe, Mode::empty()).map_err(|_| error));
+    own(
+        openat(folder, name, SAFE | OFlags::RDWR | OFlags::CREATE, mode)
+            .or_else(|error| openat(folder, name, SAFE, Mode::empty()).map_err(|_| error)),
+    )
+}
+
+/// Refuses a file that another user may have written.
+fn own(opened: Result<OwnedFd, Errno>) -> io::Result<File> {
     let file = match opened {
         Ok(file) => file,
         Err(Errno::LOOP) => return Err(refused("it is a symbolic link")),

@@ -48,7 +48,8 @@ pub(crate) fn or_compiled<E>(
 
 /// The note of this key, if there is one.
 pub(crate) fn note(folder: &Path, key: &blake3::Hash) -> Option<Vec<u8>> {
-    let mut file = open(folder, key, "note").ok()?;
+    let folder = folder::existing(folder).ok()?;
+    let mut file = folder::existing_file(&folder, &name(key, "note")).ok()?;
     read(&mut file).ok()?
 }
 
@@ -74,7 +75,7 @@ fn warn(folder: &Path, error: &io::Error) {
 /// an error. Only this user and root can have written it.
 fn open(folder: &Path, key: &blake3::Hash, ending: &str) -> io::Result<File> {
     let folder = folder::open(folder)?;
-    let file = folder::file(&folder, &format!("{}.{ending}", key.to_hex()))?;
+    let file = folder::file(&folder, &name(key, ending))?;
     static IN_VAIN: AtomicBool = AtomicBool::new(false);
     let since = Instant::now();
     while !IN_VAIN.load(Ordering::Relaxed)
@@ -101,6 +102,10 @@ fn write(file: &mut File, content: &[u8]) -> io::Result<()> {
     file.rewind()?;
     let digest = blake3::hash(content);
     file.write_all(&[digest.as_bytes(), content].concat())
+}
+
+fn name(key: &blake3::Hash, ending: &str) -> String {
+    format!("{}.{ending}", key.to_hex())
 }
 
 #[cfg(test)]

@@ -58,7 +58,8 @@ pack() {
   local status=0
   # The fastest tiles, which a later gpu-pack.sh takes as TILES.
   mkdir -p tiles
-  find "$KERNELS" -name '*.note' -exec cp -pt tiles {} + 2>/dev/null || true
+  [[ ! -d $KERNELS ]] || find "$KERNELS" -path '*/start-*' -prune -o -name '*.note' -size +32c -exec cp -pt tiles {} + ||
+    say "could not copy the tiles"
   # 1: a file has changed meanwhile, because an ended process may still write.
   tar --exclude=./kernels --exclude='./runs/*/checkpoints' --exclude='*found.tar.gz' \
     -czf "$out/.found.tar.gz" . || status=$?

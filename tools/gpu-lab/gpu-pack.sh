@@ -18,7 +18,7 @@
 #   KEPT       folder of compiled kernels, as scripts/cuda-software.sh keeps them, with the same SOFT_CUDA_TOOLKIT.
 #              They are packed assembled, and used as they are on a machine with the same NVRTC. Default none
 #   TILES      folder of the fastest tiles, `tiles` in what gpu-lease.sh found. They are packed beside KEPT, and used on
-#              the same model of GPU with the same driver. Default none
+#              the same model of GPU with a driver of the same CUDA version. Default none
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -37,6 +37,8 @@ headers=${CUDA_HEADERS-$headers}
 [[ -z ${NVRTC:-} || ,$headers, == *",$NVRTC,"* ]] || headers=${headers:+$headers,}$NVRTC
 target=${CARGO_TARGET_DIR:-target}
 say() { printf '%s\n' "gpu-pack.sh: $*" >&2; }
+
+[[ -z ${TILES:-} || -n $(find "$TILES" -name '*.note' -print -quit) ]] || { say "TILES=$TILES has no tiles"; exit 2; }
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

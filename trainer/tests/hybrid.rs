@@ -106,7 +106,7 @@ fn nodes_hold_copies_of_each_other() {
         }
         assert_alike(&own[0], &expected[0]);
     }
-    // Every rank finds it. One that hears of another's failure first leaves the words to that one.
+    // A rank may report the failure of another one in place of its own.
     let refused = train(["a", "a", "b", "a"], &NODE);
     let told = refused.iter().map(|rank| &*rank.assert_code(1).stderr);
     let told = told.collect::<String>();

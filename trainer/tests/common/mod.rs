@@ -2,7 +2,7 @@
 //! run.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -311,8 +311,12 @@ impl Output {
         let into = text.clone();
         let reader = thread::spawn(move || {
             let mut part = [0; 4096];
-            while let Ok(count @ 1..) = pipe.read(&mut part) {
-                into.lock().unwrap().extend_from_slice(&part[..count]);
+            loop {
+                match pipe.read(&mut part) {
+                    Ok(count @ 1..) => into.lock().unwrap().extend_from_slice(&part[..count]),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    _ => break,
+                }
             }
         });
         Self { text, reader }
@@ -368,12 +372,14 @@ impl Running {
     #[track_caller]
     pub fn wait_to_say(&self, part: &str) {
         let deadline = Instant::now() + LIMIT;
-        while !self.stderr.so_far().contains(part) {
+        loop {
+            let ended = self.stderr.reader.is_finished();
             let said = self.stderr.so_far();
-            assert!(
-                Instant::now() < deadline,
-                "{part:?} is not in stderr:\n{said}"
-            );
+            if said.contains(part) {
+                return;
+            }
+            let late = Instant::now() > deadline;
+            assert!(!ended && !late, "{part:?} is not in stderr:\n{said}");
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -25,9 +25,34 @@ impl kernels::gpu::Choices for Kept {
     }
 }
 
-/// Machines with other GPUs may share the folder, and another driver may translate kernels
-/// otherwise.
+/// Machines with other GPUs may share the folder. Another driver may translate kernels differently,
+/// and another version of this library may have other kernels.
 fn key(device: usize, computation: &str) -> Option<String> {
     let model = driver::model(device)?;
-    Some(format!("fastest tile on {model}: {computation}"))
+    let version = env!("CARGO_PKG_VERSION");
+    Some(format!(
+        "fastest tile of {version} on {model}: {computation}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use kernels::gpu::Choices;
+
+    use super::*;
+
+    #[test]
+    fn tiles_of_a_gpu_are_kept() {
+        if !std::env::var("BURN_DIST_TEST_DEVICE").is_ok_and(|name| name == "cuda") {
+            eprintln!("SKIPPED: tiles_of_a_gpu_are_kept: BURN_DIST_TEST_DEVICE is not cuda");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let kept = || Kept(Notes::of(folder.path().to_owned()));
+        assert_eq!(kept().read(0, "one"), None);
+        kept().write(0, "one", 2);
+        assert_eq!(kept().read(0, "one"), Some(2));
+        assert_eq!(kept().read(0, "other"), None);
+        assert_eq!(kept().read(99, "one"), None, "there is no such device");
+    }
 }

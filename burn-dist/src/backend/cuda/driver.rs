@@ -56,7 +56,7 @@ pub(crate) fn unique_name(index: usize) -> Option<String> {
     Some(digits.collect())
 }
 
-/// The model of a device and the version of its driver. `None` if the device does not exist.
+/// The model of a device and the CUDA version of its driver. `None` if the device does not exist.
 #[cfg(feature = "kernel-cache")]
 pub(super) fn model(index: usize) -> Option<String> {
     result::init().ok()?;

@@ -260,11 +260,11 @@ impl Agent<'_> {
                 });
                 let counts = lead.group.counts();
                 let _ = link.send(&Message::Welcome);
-                // At once: this leader may be lost before the next beat.
-                if let Some(members) = lead.members() {
-                    let _ = link.send(&members);
-                }
                 if let Some(outlook) = lead.group.outlook() {
+                    // At once: this leader may be lost before the next beat.
+                    if let Some(members) = lead.members() {
+                        let _ = link.send(&members);
+                    }
                     let _ = link.send(&Message::Tell(outlook));
                 }
                 lead.links.insert(hello.agent, link);

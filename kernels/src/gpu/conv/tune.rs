@@ -1,6 +1,6 @@
 //! Chooses the fastest of the promising tiles on this device. With the feature `tune` they are
-//! timed once for every shape and model of device, as long as the choices are kept; otherwise the
-//! first one is used. All of them give the same bits.
+//! timed for every shape, unless an earlier process has kept its choice; otherwise the first one is
+//! used. All of them give the same bits.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -157,7 +157,8 @@ mod tests {
 
         let timed = run("new");
         assert!(tiles.iter().all(|tile| timed.contains(tile)), "{timed:?}");
-        let [(computation, chosen)] = &written.lock()[..] else {
+        let written = written.lock().clone();
+        let [(computation, chosen)] = &written[..] else {
             panic!("not one choice is kept: {written:?}");
         };
         assert_eq!(computation, "new");
