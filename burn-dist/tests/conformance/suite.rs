@@ -946,7 +946,11 @@ pub fn sums_of_virtual_ranks_do_not_depend_on_the_ranks(cluster: &impl Cluster) 
 pub fn other_virtual_ranks_are_an_error_on_all_ranks(cluster: &impl Cluster) {
     for size in sizes(cluster, [2, cluster.several()]) {
         let found = cluster.connect(size, PATIENT).on_all(|group| {
-            let group = group.meshed().unwrap();
+            // A slow rank is still here when the others have failed.
+            let group = match group.meshed() {
+                Ok(group) => group,
+                Err(error) => return error.to_string(),
+            };
             let count = if group.rank() == 0 { 16 } else { 12 };
             let of = VirtualRanks::new(count, size).unwrap();
             // Rooms for sums differ too.
