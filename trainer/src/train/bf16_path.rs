@@ -85,8 +85,10 @@ impl Own {
         if group.rank() == 0 && forced.is_none() && before.is_none() {
             let measured = Bf16Path::measured(kernels.isa());
             tracing::info!("{}", words(&measured));
-            let best = Bf16Path::best(&measured);
-            available.sort_by_key(|path| *path != best);
+            // Not all ranks may have the fastest one.
+            let order = fastest_first(measured);
+            let place = |path: &Bf16Path| order.iter().position(|other| other == path);
+            available.sort_by_key(|path| place(path).unwrap_or(usize::MAX));
         }
         Ok(Self {
             forced: forced.map(|path| path.name().to_owned()),
@@ -97,6 +99,17 @@ impl Own {
                 .collect(),
         })
     }
+}
+
+/// The measured paths, the fastest first.
+fn fastest_first(mut measured: Vec<(Bf16Path, Duration)>) -> Vec<Bf16Path> {
+    let mut order = Vec::with_capacity(measured.len());
+    while !measured.is_empty() {
+        let best = Bf16Path::best(&measured);
+        measured.retain(|(path, _)| *path != best);
+        order.push(best);
+    }
+    order
 }
 
 /// A measurement in words.
@@ -138,6 +151,16 @@ fn choose(all: &[Own]) -> Result<Option<Bf16Path>, KernelError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_fastest_path_is_first_and_slow_ones_keep_their_places() {
+        use Bf16Path::{Amx, Dot, F32};
+        let took = |path, micros| (path, Duration::from_micros(micros));
+        let order = fastest_first(vec![took(F32, 200), took(Dot, 330), took(Amx, 80)]);
+        assert_eq!(order, [Amx, F32, Dot]);
+        let order = fastest_first(vec![took(F32, 200), took(Dot, 90), took(Amx, 85)]);
+        assert_eq!(order, [Dot, Amx, F32]);
+    }
 
     fn own(available: &[&str]) -> Own {
         Own {
