@@ -102,8 +102,8 @@ impl Failure {
 
 /// Prints the failure: in full on the main rank, in one line with the rank on others.
 ///
-/// Only the rank that has the cause tells it. Under MPI, where the end of one rank ends all, the
-/// others give it time.
+/// Only the rank that has the cause tells it. The others give it time under launchers that end all
+/// ranks after one: MPI, torchrun, and srun with `--kill-on-bad-exit`.
 pub fn report(world: &World, failure: &Failure) {
     let rank = world.rank();
     if let Failure::Train(error) = failure
@@ -130,9 +130,12 @@ pub fn report(world: &World, failure: &Failure) {
     }
 }
 
-/// Waits until another rank has told the failure and ended this one, if the launcher does that.
+/// Waits until another rank has told the failure, if the end of this one could end that one.
 fn let_another_tell(world: &World) {
-    if world.launch() == Launch::Mpi {
+    if matches!(
+        world.launch(),
+        Launch::Mpi | Launch::Slurm | Launch::Torchrun
+    ) {
         thread::sleep(TELLING);
     }
 }
