@@ -111,7 +111,7 @@ pub fn report(world: &World, failure: &Failure) {
     {
         match elsewhere_in_words(world, &elsewhere) {
             Some(text) => complain(&text),
-            None => let_another_tell(world),
+            None => let_another_tell(world, failure),
         }
         return;
     }
@@ -124,18 +124,20 @@ pub fn report(world: &World, failure: &Failure) {
         }
         _ if rank == 0 => complain(&format!("error: {failure}")),
         Failure::Train(error) if error.is_same_on_all_ranks() && !speaks_alone() => {
-            let_another_tell(world);
+            let_another_tell(world, failure);
         }
         _ => complain(&format!("error on rank {rank}: {failure}")),
     }
 }
 
-/// Waits until another rank has told the failure, if the end of this one could end that one.
-fn let_another_tell(world: &World) {
+/// Waits until another rank has told the failure, if the end of this one could end that one. A
+/// launcher that ends this one meanwhile gets the exit code of the failure.
+fn let_another_tell(world: &World, failure: &Failure) {
     if matches!(
         world.launch(),
         Launch::Mpi | Launch::Slurm | Launch::Torchrun
     ) {
+        signals::end_with(failure.exit_code());
         thread::sleep(TELLING);
     }
 }

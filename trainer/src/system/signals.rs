@@ -33,6 +33,8 @@ static REQUESTED: AtomicI32 = AtomicI32::new(0);
 static SPEAKS: AtomicBool = AtomicBool::new(false);
 /// Whether a signal is about to end this process.
 static ENDS: AtomicBool = AtomicBool::new(false);
+/// Exit code of a failure that ends this process anyway; 0 if none does.
+static FAILURE: AtomicI32 = AtomicI32::new(0);
 /// Stands for a signal if the launcher is gone.
 const GONE: i32 = -1;
 /// Name of the launcher that is gone.
@@ -146,6 +148,11 @@ impl Listener {
     }
 }
 
+/// Lets a signal end this process with the exit code of its failure, without a word.
+pub(crate) fn end_with(failure: i32) {
+    FAILURE.store(failure, Ordering::SeqCst);
+}
+
 fn end(signal: i32, speaks: bool) -> ! {
     if ENDS.swap(true, Ordering::SeqCst) {
         // Another thread is ending the process.
@@ -153,6 +160,11 @@ fn end(signal: i32, speaks: bool) -> ! {
     }
     crate::system::output::outlet::put_bar(None);
     crate::system::output::screen::restore();
+    let failure = FAILURE.load(Ordering::SeqCst);
+    if failure != 0 {
+        crate::system::output::flush();
+        std::process::exit(failure);
+    }
     if matches!(signal, SIGTERM | SIGINT) && PAUSED.load(Ordering::SeqCst) {
         crate::system::output::flush();
         std::process::exit(crate::STOPPED_EARLY);
