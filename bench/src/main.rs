@@ -17,6 +17,7 @@ mod training;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use burn_dist::thread_pool::PoolSize;
 use clap::{Parser, Subcommand};
 
 /// Benchmarks of burn-dist: each sub-command prints a table and writes JSON into results/.
@@ -61,7 +62,11 @@ fn main() -> ExitCode {
     trainer::system::allocator::keep_freed_memory();
     // The trainer does so itself, once it knows the number of ranks.
     if !matches!(cli.command, Command::Trainer { .. }) {
-        trainer::system::threads::join_pool(1);
+        let joined = PoolSize::of_process().join();
+        if let Err(error) = joined {
+            eprintln!("error: {error}");
+            return ExitCode::FAILURE;
+        }
     }
     let done = match cli.command {
         Command::Checkpoint(args) => checkpoint::run(&args),

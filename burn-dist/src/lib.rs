@@ -101,6 +101,7 @@ mod run;
 mod shard;
 mod stop_signal;
 pub mod thread_limit;
+pub mod thread_pool;
 pub mod transport;
 mod virtual_ranks;
 mod watchdog;

@@ -11,6 +11,7 @@ use crate::error::CollectiveError;
 use crate::group::{Abort, GroupOptions, ProcessGroup};
 use crate::launch::{LocalLauncher, RankExit, RankFailure};
 use crate::parallel::ParallelError;
+use crate::thread_pool::PoolSize;
 use crate::world::{Launch, World};
 
 /// Exit code of a program that panicked.
@@ -42,6 +43,10 @@ const ABORT_AFTER: Duration = Duration::from_secs(30);
 ///     })
 /// }
 /// ```
+///
+/// The thread that runs `work` becomes the first of rayon's pool, which gets this rank's share of
+/// the CPUs ([`PoolSize`]). `RAYON_NUM_THREADS` sets another size. A pool that the program has
+/// started before stays as it is.
 ///
 /// If `work` fails or panics, all other ranks end with its reason, and the error is printed with
 /// its causes. A rank that hangs after the run has failed is ended after 30 s. To choose the number
@@ -158,6 +163,14 @@ fn be_rank<T: Termination>(
         1 => eprintln!("error: {error}"),
         _ => eprintln!("error on rank {}: {error}", world.rank()),
     };
+    let size = PoolSize::of_rank(world);
+    if let Some(warning) = size.warning().filter(|_| world.local_rank() == 0) {
+        eprintln!("warning: {warning}");
+    }
+    if let Err(error) = size.join() {
+        say(&error);
+        return ExitCode::FAILURE;
+    }
     let group = match ProcessGroup::connect_with(world, options) {
         Ok(group) => group,
         Err(error) => {

@@ -2,8 +2,9 @@
 
 mod world_support;
 
-use std::process::{ExitCode, exit};
+use std::process::{Command, ExitCode, exit};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use burn::nn::{Linear, LinearConfig};
@@ -38,6 +39,11 @@ fn parts() {
             ("fails", 1) => return Err("no such luck".into()),
             ("panics", 1) => panic!("out of ideas"),
             ("fails" | "panics", _) => group.barrier()?,
+            ("computes", rank) => println!(
+                "rank {rank} is thread {:?} of {}",
+                rayon::current_thread_index(),
+                rayon::current_num_threads()
+            ),
             ("leaves", 0) => {
                 std::thread::sleep(Duration::from_secs(2));
                 println!("rank 0 has finished");
@@ -74,8 +80,12 @@ fn stop_by_a_signal() -> ExitCode {
 }
 
 fn play_part(name: &'static str) -> (Option<i32>, String) {
+    play_with(play(name))
+}
+
+fn play_with(command: Command) -> (Option<i32>, String) {
     limited(move || {
-        let (status, output) = Process::start(play(name)).end();
+        let (status, output) = Process::start(command).end();
         (status.code(), output)
     })
 }
@@ -89,6 +99,30 @@ fn ranks_are_started_and_connected() {
             output.contains(&format!("rank {rank} has the sum 3")),
             "{output}"
         );
+    }
+}
+
+#[test]
+fn a_rank_is_the_first_thread_of_its_pool() {
+    let cpus = available_parallelism().map_or(1, usize::from);
+    let cases = [
+        ("1", 1, None),
+        ("2", cpus.min(2), (cpus > 1).then_some(0)),
+        ("8000", cpus, (cpus > 1).then_some(0)),
+    ];
+    for (given, threads, index) in cases {
+        let mut command = play("computes");
+        command.env("RAYON_NUM_THREADS", given);
+        let (code, output) = play_with(command);
+        assert_eq!(code, Some(0), "{output}");
+        for rank in 0..2 {
+            let told = format!("rank {rank} is thread {index:?} of {threads}");
+            assert!(output.contains(&told), "{output}");
+        }
+        // One rank warns for the node.
+        let warnings = usize::from(given == "8000");
+        let warned = "warning: RAYON_NUM_THREADS=8000, but this process may use";
+        assert_eq!(output.matches(warned).count(), warnings, "{output}");
     }
 }
 

@@ -381,9 +381,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let threads: usize = arguments.next().map_or(Ok(2), |text| text.parse())?;
     let filter = arguments.next().unwrap_or_default();
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build_global()?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    // As in training: another thread would hand each operation to the pool and wait.
+    match threads {
+        1 => pool,
+        _ => pool.use_current_thread(),
+    }
+    .build_global()?;
     let kernels = Kernels::new()?;
     let peak = peak(kernels.isa()) * threads as f64;
     println!(

@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use burn_dist::launch::{WorldError, abort_all, variables};
+use burn_dist::thread_pool::PoolSize;
 use burn_dist::world::{Launch, World};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -37,7 +38,7 @@ use crate::config::{EMBEDDED, Embedded};
 use crate::system::log::shown;
 use crate::system::output::verbosity::Verbosity;
 use crate::system::output::{complain, flush, silence, unsaid};
-use crate::system::{allocator, program, signals, stack, threads};
+use crate::system::{allocator, program, signals, stack};
 use crate::{FAILED, STOPPED_EARLY};
 use args::VerbosityArgs;
 use failure::Failure;
@@ -282,8 +283,13 @@ fn execute(command: Command) -> (World, Result<i32, Failure>) {
     );
     if !has_ranks {
         shown::show(&World::single());
-        if let Err(error) = threads::bound_pool() {
-            return alone(Err(Failure::NotStarted(error)));
+        let size = PoolSize::of_process();
+        if let Some(warning) = size.warning() {
+            complain(&format!("warning: {warning}"));
+            // Rayon would start as many threads as the variable says.
+            if let Err(error) = size.start() {
+                return alone(Err(Failure::NotStarted(error)));
+            }
         }
     }
     match command {

@@ -1,4 +1,4 @@
-//! Process and machine: output, signals, panics, memory, threads, devices.
+//! Process and machine: output, signals, panics, memory, devices.
 
 pub mod allocator;
 pub(crate) mod clock;
@@ -7,6 +7,7 @@ pub(crate) mod device;
 pub(crate) mod disk;
 pub(crate) mod free_memory;
 pub mod host;
+pub(crate) mod in_time;
 pub(crate) mod limits;
 pub mod log;
 pub(crate) mod memory;
@@ -17,5 +18,4 @@ pub(crate) mod process;
 pub(crate) mod program;
 pub(crate) mod signals;
 pub(crate) mod stack;
-pub mod threads;
 pub(crate) mod whole_file;

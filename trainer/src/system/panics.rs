@@ -12,8 +12,8 @@ use burn_dist::launch::abort_all;
 use burn_dist::thread_limit::NoThreads;
 use parking_lot::Mutex;
 
+use crate::system::in_time::in_time;
 use crate::system::output::{complain, complain_unlogged};
-use crate::system::threads::in_time;
 
 /// Time limit for telling the other ranks, and for telling people.
 const PATIENCE: Duration = Duration::from_secs(2);

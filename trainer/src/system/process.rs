@@ -5,9 +5,11 @@ use std::sync::Once;
 
 use burn_dist::launch;
 use burn_dist::thread_limit::NoThreads;
+use burn_dist::thread_pool::PoolSize;
 use burn_dist::world::World;
 
-use crate::system::{panics, signals, threads};
+use crate::system::output::complain;
+use crate::system::{panics, signals};
 
 /// Prepares this process to be the rank in `world`, as the program `trainer` does.
 ///
@@ -36,13 +38,11 @@ fn prepare(world: &World) -> io::Result<()> {
     signals::listen(world).map_err(of_limit)?;
     let gone = move |who| signals::launcher_is_gone(who, speaks);
     launch::when_launcher_is_gone(world, gone).map_err(of_limit)?;
-    // If the local size is only assumed, the other ranks may be on other machines.
-    let ranks = match world.assumes_local_size() {
-        true => 1,
-        false => world.local_size(),
-    };
-    let of_launcher = launch::cpus_of_launcher(world);
-    threads::start_pool(ranks, of_launcher, world.local_rank() == 0)
+    let size = PoolSize::of_rank(world);
+    if let Some(warning) = size.warning().filter(|_| world.local_rank() == 0) {
+        complain(&format!("warning: {warning}"));
+    }
+    size.join()
 }
 
 /// Adds advice on the thread limit to an error of the signal handlers.

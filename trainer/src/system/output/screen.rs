@@ -20,8 +20,8 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcgetpgrp, tcsetat
 use signal_hook::consts::SIGCONT;
 use signal_hook::flag;
 
+use crate::system::in_time::in_time;
 use crate::system::output::{outlet, style};
-use crate::system::threads::in_time;
 
 /// Maximum delay of the process's end by a terminal that accepts no more, as after Ctrl-S.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Sizes the compute pool, and makes the training thread one of its threads.
+//! The size of rayon's pool, and the training thread as one of its threads.
 //!
 //! An operation that begins on any other thread is handed to the pool. That thread then sleeps
 //! while the pool works, and every operation costs two thread wake-ups.
@@ -7,16 +7,14 @@ use std::env;
 use std::error::Error;
 use std::fs;
 use std::io;
-use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::thread::{self, available_parallelism};
-use std::time::Duration;
+use std::thread::available_parallelism;
 
-use burn_dist::thread_limit::{self, NoThreads};
-use parking_lot::Mutex;
+use rayon::ThreadPoolBuilder;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::system::output::complain;
+use crate::launch;
+use crate::thread_limit::{self, NoThreads};
+use crate::world::World;
 
 /// The variable with rayon's number of threads.
 const VARIABLE: &str = "RAYON_NUM_THREADS";
@@ -27,62 +25,95 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// Threads of a rank beside the pool: signals, store, collectives, checkpoints and data loading.
 const OTHERS: usize = 16;
 
-/// Makes the calling thread the first of rayon's pool.
+/// A size of rayon's global pool.
 ///
-/// For one of `ranks` of this node without a launcher; see [`start_pool`]. If the pool cannot be
-/// started, rayon starts its own.
-pub fn join_pool(ranks: usize) {
-    if let Err(error) = start_pool(ranks, None, false) {
-        tracing::debug!("cannot resize the thread pool: {error}");
+/// ```no_run
+/// use burn_dist::thread_pool::PoolSize;
+/// use burn_dist::world::World;
+///
+/// let world = World::from_env()?;
+/// let size = PoolSize::of_rank(&world);
+/// if let Some(warning) = size.warning() {
+///     eprintln!("warning: {warning}");
+/// }
+/// size.join()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolSize {
+    threads: usize,
+    warning: Option<String>,
+}
+
+impl PoolSize {
+    /// The size for the rank in `world`: `RAYON_NUM_THREADS`, at most one thread per CPU of this
+    /// process; if it is not set, the rank's share of the CPUs among the ranks of its node.
+    pub fn of_rank(world: &World) -> Self {
+        // If the local size is only assumed, the other ranks may be on other machines.
+        let ranks = match world.assumes_local_size() {
+            true => 1,
+            false => world.local_size(),
+        };
+        Self::or_else(|| {
+            let of_launcher = launch::cpus_of_launcher(world);
+            Cpus::of_this_process().share(ranks, of_launcher)
+        })
+    }
+
+    /// The size for a process that is no rank: `RAYON_NUM_THREADS`, at most one thread per CPU; all
+    /// CPUs if it is not set.
+    pub fn of_process() -> Self {
+        Self::or_else(|| Cpus::of_this_process().share(1, None))
+    }
+
+    fn or_else(share: impl FnOnce() -> usize) -> Self {
+        let text = env::var(VARIABLE).unwrap_or_default();
+        let (threads, warning) = bounded(&text, available());
+        Self {
+            threads: threads.unwrap_or_else(share),
+            warning,
+        }
+    }
+
+    /// Number of threads, the calling one included.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// The reason why `RAYON_NUM_THREADS` does not count as it stands.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+
+    /// Makes the calling thread the first of rayon's global pool. Does nothing if the pool has been
+    /// started.
+    ///
+    /// A single thread does not join: it gains nothing, and work from other threads, such as data
+    /// loading, would wait for a thread that never looks for it.
+    ///
+    /// # Errors
+    ///
+    /// The system does not allow the threads of a rank.
+    pub fn join(&self) -> io::Result<()> {
+        thread_limit::make_room(self.threads + OTHERS)?;
+        let builder = ThreadPoolBuilder::new().num_threads(self.threads);
+        built(match self.threads {
+            1 => builder,
+            _ => builder.use_current_thread(),
+        })
+    }
+
+    /// Starts rayon's global pool without the calling thread. Does nothing if it has been started.
+    ///
+    /// # Errors
+    ///
+    /// The system does not allow the threads.
+    pub fn start(&self) -> io::Result<()> {
+        built(ThreadPoolBuilder::new().num_threads(self.threads))
     }
 }
 
-/// Makes the calling thread the first of rayon's pool. Does nothing if the pool has been started.
-///
-/// The pool has `RAYON_NUM_THREADS` threads, at most one per CPU of this process; a process that
-/// `warns` reports a reduction. By default it gets this rank's share of the CPUs among the `ranks`
-/// of this node, whose launcher may use `of_launcher` CPUs.
-///
-/// A single thread does not join: it gains nothing, and work from other threads, such as data
-/// loading, would wait for a thread that never looks for it.
-///
-/// # Errors
-/// Fails if the system does not allow the threads of a rank.
-pub fn start_pool(ranks: usize, of_launcher: Option<usize>, warns: bool) -> io::Result<()> {
-    let threads = match asked(warns) {
-        Some(threads) => threads,
-        None => Cpus::of_this_process().share(ranks, of_launcher),
-    };
-    thread_limit::make_room(threads + OTHERS)?;
-    let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
-    let builder = match threads {
-        1 => builder,
-        _ => builder.use_current_thread(),
-    };
-    built(builder)
-}
-
-/// Limits rayon's pool to the CPUs of this process if `RAYON_NUM_THREADS` is larger.
-///
-/// Does nothing if the pool has been started.
-///
-/// # Errors
-/// Fails if the system does not let this process start the threads.
-pub fn bound_pool() -> io::Result<()> {
-    let Ok(text) = env::var(VARIABLE) else {
-        return Ok(());
-    };
-    let (threads, Some(warning)) = bounded(&text, available()) else {
-        return Ok(());
-    };
-    complain(&format!("warning: {warning}"));
-    match threads {
-        Some(threads) => built(rayon::ThreadPoolBuilder::new().num_threads(threads)),
-        None => Ok(()),
-    }
-}
-
-fn built(builder: rayon::ThreadPoolBuilder) -> io::Result<()> {
+fn built(builder: ThreadPoolBuilder) -> io::Result<()> {
     let Err(error) = builder.build_global() else {
         return Ok(());
     };
@@ -97,16 +128,6 @@ fn built(builder: rayon::ThreadPoolBuilder) -> io::Result<()> {
 /// Number of threads that this process can keep busy.
 fn available() -> usize {
     available_parallelism().map_or(1, usize::from)
-}
-
-/// Threads requested by `RAYON_NUM_THREADS`, at most one per CPU of this process.
-fn asked(warns: bool) -> Option<usize> {
-    let text = env::var(VARIABLE).ok()?;
-    let (threads, warning) = bounded(&text, available());
-    if let Some(warning) = warning.filter(|_| warns) {
-        complain(&format!("warning: {warning}"));
-    }
-    threads
 }
 
 /// Number of threads that the variable requests on `cpus` CPUs, and a warning.
@@ -186,34 +207,6 @@ fn count(list: &str) -> Option<usize> {
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
         sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
     })
-}
-
-/// Runs `work` on another thread, or on this one if there is no other. Returns false if it took too
-/// long to wait for.
-pub(crate) fn in_time(
-    name: &str,
-    patience: Duration,
-    work: impl FnOnce() + Send + 'static,
-) -> bool {
-    let (sender, done) = channel();
-    let work = Arc::new(Mutex::new(Some(work)));
-    let of_thread = work.clone();
-    let thread = thread::Builder::new().name(name.into()).spawn(move || {
-        let work = of_thread.lock().take();
-        if let Some(work) = work {
-            work();
-        }
-        // The receiver is gone if it took too long.
-        let _ = sender.send(());
-    });
-    if thread.is_ok() {
-        return done.recv_timeout(patience).is_ok();
-    }
-    let work = work.lock().take();
-    if let Some(work) = work {
-        work();
-    }
-    true
 }
 
 #[cfg(test)]
