@@ -12,10 +12,8 @@ const PARTIAL_ELEMENTS: usize = 6 << 20;
 /// Maximum number of partial sums. It is fixed, so that the result does not depend on the number of
 /// threads.
 const PARTS: usize = 16;
-/// Minimum and maximum number of pixels that are summed at a time.
-const PIXELS: [usize; 2] = [64, 128];
-/// Elements of their gradient, so that they stay in the caches next to the sums.
-const NEAR: usize = 16 << 10;
+/// Pixels that are summed at a time, so that they stay in the L1 cache.
+const PIXELS: usize = 64;
 
 /// The input's gradient if it is no convolution: every tap adds its product to its pixels in a
 /// padded image.
@@ -177,8 +175,7 @@ unsafe fn sum_image(
         wide.slice()
     };
     let run = shape.kernel[1] * geometry.input;
-    let pixels = (NEAR / lanes).clamp(PIXELS[0], PIXELS[1]);
-    let band = (pixels / geometry.out_width).max(1);
+    let band = (PIXELS / geometry.out_width).max(1);
     for first in (0..geometry.out_height).step_by(band) {
         let count = band.min(geometry.out_height - first);
         for y in 0..shape.kernel[0] {
