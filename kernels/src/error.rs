@@ -104,6 +104,14 @@ pub enum KernelError {
         /// The available paths.
         available: String,
     },
+    /// A variable of the environment asks for what this machine lacks.
+    #[error("{variable}: {source}")]
+    Variable {
+        /// The environment variable.
+        variable: &'static str,
+        /// The reason.
+        source: Box<KernelError>,
+    },
     /// A name is not a path of bf16 products.
     #[error("{variable} is {value:?}, but must be amx, dot, f32 or amx-emulated")]
     Bf16Name {
@@ -120,6 +128,24 @@ pub enum KernelError {
         /// Its value.
         value: String,
     },
+}
+
+impl KernelError {
+    /// Wraps the error of a value that `variable` asked for.
+    pub fn of_variable(self, variable: &'static str) -> Self {
+        Self::Variable {
+            variable,
+            source: Box::new(self),
+        }
+    }
+
+    /// Whether a variable of the environment must change.
+    pub fn is_of_environment(&self) -> bool {
+        matches!(
+            self,
+            Self::IsaName { .. } | Self::Bf16Name { .. } | Self::Variable { .. }
+        )
+    }
 }
 
 /// The product of `sizes`. None may be zero, and it must fit into memory as f32.

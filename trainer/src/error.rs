@@ -397,6 +397,9 @@ impl TrainError {
 
     /// Whether a new start with the same arguments would fail too.
     pub fn is_usage(&self) -> bool {
+        if let Self::Kernels(error) = self {
+            return error.is_of_environment();
+        }
         matches!(
             self,
             Self::Config(_)

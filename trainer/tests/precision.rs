@@ -163,7 +163,7 @@ fn an_unknown_path_of_bf16_is_an_error() {
     let finished = Trial::tiny(&["--nproc", "1"], &["train.precision=bf16"])
         .env("BURN_DIST_KERNELS_BF16", "int8")
         .run();
-    finished.assert_code(1);
+    finished.assert_code(2);
     finished.assert_stderr(&["BURN_DIST_KERNELS_BF16", "int8", "amx"]);
 }
 

@@ -90,6 +90,7 @@ impl Isa {
                 value: value.to_owned(),
             })?
             .checked()
+            .map_err(|error| error.of_variable(ISA_VARIABLE))
     }
 
     /// Itself where this CPU has it.

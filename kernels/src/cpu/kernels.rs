@@ -1,6 +1,6 @@
 //! The handle through which all kernels are called.
 
-use crate::cpu::bf16::{Bf16Path, Chosen};
+use crate::cpu::bf16::{BF16_VARIABLE, Bf16Path, Chosen};
 use crate::cpu::isa::Isa;
 use crate::cpu::table::{Table, table};
 use crate::cpu::workspace::Workspace;
@@ -28,7 +28,9 @@ impl Kernels {
     pub fn new() -> Result<Self, KernelError> {
         let kernels = Self::with_isa(Isa::from_env()?)?;
         if let Some(path) = Bf16Path::from_env()? {
-            kernels.set_bf16_path(path)?;
+            kernels
+                .set_bf16_path(path)
+                .map_err(|error| error.of_variable(BF16_VARIABLE))?;
         }
         Ok(kernels)
     }

@@ -15,7 +15,7 @@ use crate::config::{Config, Loaded};
 use crate::data;
 use crate::run::dir::PARENT;
 use crate::system::output::{counted, say};
-use crate::system::{device, disk, free_memory};
+use crate::system::{compute, device, disk, free_memory};
 use crate::tools::plan::{Plan, estimate, plan};
 use crate::train::schedule::Schedule;
 use crate::train::unused::{self, RunPlace};
@@ -37,6 +37,9 @@ pub fn run(args: &CheckArgs, world: &World) -> Result<i32, Failure> {
     say_resolved(&loaded, (size, world.nodes()), Path::new(PARENT), None)?;
     // Training may run with another build, on another machine.
     if let Err(error) = check_program(&loaded.config) {
+        say(&format!("# {error}"));
+    }
+    if let Err(error) = compute::check_variables(&loaded.config) {
         say(&format!("# {error}"));
     }
     Ok(0)

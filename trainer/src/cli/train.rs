@@ -18,6 +18,7 @@ use crate::error::TrainError;
 use crate::run::dir;
 use crate::run::lock::RunLock;
 use crate::run::resume::{self, Resume, Start};
+use crate::system::compute;
 use crate::system::output::say;
 use crate::train::progress::Meta;
 use crate::train::trainer::Trainer;
@@ -125,6 +126,7 @@ pub fn run_command(args: TrainArgs, world: &World) -> Result<i32, Failure> {
         check_folders(&args)?;
     }
     if args.dry_run {
+        compute::check_variables(&loaded.config).map_err(TrainError::from)?;
         if world.is_main() {
             say_plan(&args, &loaded, (size, world.nodes()))?;
         }

@@ -8,6 +8,7 @@ use kernels::cpu::{Bf16Path, Kernels};
 use kernels::policy::{Choice, choose, describe};
 
 use crate::config::Config;
+use crate::system::device;
 
 /// Sets the layers' implementation for this process.
 ///
@@ -16,6 +17,17 @@ use crate::config::Config;
 pub fn choose_kernels(config: &Config, device: &Device) -> Result<(), KernelError> {
     choose(config.train.kernels);
     describe(device).map(|_| ())
+}
+
+/// Checks the variables that choose CPU kernels, if the configuration has any.
+///
+/// # Errors
+/// Fails if one names something that does not exist, or that this CPU lacks.
+pub(crate) fn check_variables(config: &Config) -> Result<(), KernelError> {
+    match config.train.kernels != Choice::Burn && device::is_on_host(config) {
+        true => Kernels::new().map(drop),
+        false => Ok(()),
+    }
 }
 
 /// Name of the layers' implementation on `device`.

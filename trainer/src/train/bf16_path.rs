@@ -8,7 +8,7 @@ use burn_dist::ProcessGroup;
 use burn_dist::checkpoint::Manifest;
 use burn_dist::parallel::Precision;
 use kernels::KernelError;
-use kernels::cpu::{Bf16Path, Kernels};
+use kernels::cpu::{BF16_VARIABLE, Bf16Path, Kernels};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
@@ -138,10 +138,11 @@ fn choose(all: &[Own]) -> Result<Option<Bf16Path>, KernelError> {
             return Ok(Some(path));
         }
         let names: Vec<_> = common().map(String::as_str).collect();
-        return Err(KernelError::Bf16Missing {
+        let missing = KernelError::Bf16Missing {
             path: path.name(),
             available: names.join(", "),
-        });
+        };
+        return Err(missing.of_variable(BF16_VARIABLE));
     }
     let before = first.before.iter().find(|name| everywhere(name));
     let name = before.or_else(|| common().next());
