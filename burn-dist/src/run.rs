@@ -44,9 +44,9 @@ const ABORT_AFTER: Duration = Duration::from_secs(30);
 /// }
 /// ```
 ///
-/// The thread that runs `work` becomes the first of rayon's pool, which gets this rank's share of
-/// the CPUs ([`PoolSize`]). `RAYON_NUM_THREADS` sets another size. A pool that the program has
-/// started before stays as it is.
+/// Rayon's pool gets this rank's share of the CPUs, or `RAYON_NUM_THREADS` threads. With two or
+/// more, the calling thread becomes one of them ([`PoolSize::join`]), so tasks in the pool must not
+/// wait for it. A pool that the program has started before stays as it is.
 ///
 /// If `work` fails or panics, all other ranks end with its reason, and the error is printed with
 /// its causes. A rank that hangs after the run has failed is ended after 30 s. To choose the number

@@ -75,7 +75,7 @@ impl PoolSize {
         }
     }
 
-    /// Number of threads, the calling one included.
+    /// Number of threads of the pool.
     pub fn threads(&self) -> usize {
         self.threads
     }
@@ -85,11 +85,14 @@ impl PoolSize {
         self.warning.as_deref()
     }
 
-    /// Makes the calling thread the first of rayon's global pool. Does nothing if the pool has been
-    /// started.
+    /// Starts rayon's global pool, with the calling thread as its first. Has no effect if the pool
+    /// has been started.
     ///
-    /// A single thread does not join: it gains nothing, and work from other threads, such as data
-    /// loading, would wait for a thread that never looks for it.
+    /// The calling thread does not join a pool of one thread: it would gain nothing, and work from
+    /// other threads, such as data loading, would wait for a thread that never looks for it. Nor
+    /// does it join if it is in another pool.
+    ///
+    /// Tasks in the pool must not wait for the calling thread, as it may run them while it waits.
     ///
     /// # Errors
     ///
@@ -97,13 +100,15 @@ impl PoolSize {
     pub fn join(&self) -> io::Result<()> {
         thread_limit::make_room(self.threads + OTHERS)?;
         let builder = ThreadPoolBuilder::new().num_threads(self.threads);
-        built(match self.threads {
-            1 => builder,
-            _ => builder.use_current_thread(),
-        })
+        built(
+            match self.threads > 1 && rayon::current_thread_index().is_none() {
+                true => builder.use_current_thread(),
+                false => builder,
+            },
+        )
     }
 
-    /// Starts rayon's global pool without the calling thread. Does nothing if it has been started.
+    /// Starts rayon's global pool without the calling thread. Has no effect if it has been started.
     ///
     /// # Errors
     ///

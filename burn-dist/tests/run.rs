@@ -26,6 +26,9 @@ fn parts() {
             false => 1,
         });
     }
+    if part == "nested" {
+        exit(i32::from(!run_in_another_pool()));
+    }
     let done = AtomicBool::new(false);
     let options = GroupOptions {
         abort: Some(Abort::after(Duration::from_millis(500))),
@@ -60,6 +63,19 @@ fn parts() {
         (true, "panics") if !done.load(Ordering::Relaxed) => 101,
         (true, _) => 1,
     });
+}
+
+/// Whether threads outside of that pool compute afterwards.
+fn run_in_another_pool() -> bool {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build();
+    let code = pool.unwrap().install(|| {
+        Run::new().nproc(1).start(|_, _| {
+            println!("a rank of thread {:?}", rayon::current_thread_index());
+            Ok(())
+        })
+    });
+    let outside = std::thread::spawn(|| rayon::join(|| 1, || 2)).join();
+    code == ExitCode::SUCCESS && outside.is_ok_and(|sums| sums == (1, 2))
 }
 
 /// Rank 1 gets a signal. Both ranks stop after the same step.
@@ -124,6 +140,15 @@ fn a_rank_is_the_first_thread_of_its_pool() {
         let warned = "warning: RAYON_NUM_THREADS=8000, but this process may use";
         assert_eq!(output.matches(warned).count(), warnings, "{output}");
     }
+}
+
+#[test]
+fn a_rank_in_another_pool_stays_there() {
+    let mut command = play("nested");
+    command.env_remove("RAYON_NUM_THREADS");
+    let (code, output) = play_with(command);
+    assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("a rank of thread Some("), "{output}");
 }
 
 #[test]
