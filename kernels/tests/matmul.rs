@@ -274,6 +274,34 @@ fn infinite(length: usize, seed: u64) -> Vec<f32> {
     numbers
 }
 
+/// Such a right matrix is copied first, as its columns share a set of the cache.
+#[test]
+fn a_right_matrix_with_rows_of_whole_pages_multiplies_as_its_transpose() {
+    let kernels = Kernels::new().unwrap();
+    for (rows, columns, depth) in [(70, 130, 1024), (130, 64, 3072), (64, 65, 4096)] {
+        let (left, right) = (random(rows * depth, 1), random(depth * columns, 2));
+        let mut turned = vec![0.0; depth * columns];
+        for (place, value) in right.iter().enumerate() {
+            turned[place % depth * columns + place / depth] = *value;
+        }
+        let shape = |right_transposed| Matmul {
+            rows,
+            columns,
+            depth,
+            left_transposed: false,
+            right_transposed,
+        };
+        let mut products = [vec![0.0; rows * columns], vec![0.0; rows * columns]];
+        let [as_is, plain] = &mut products;
+        kernels.matmul(&shape(true), &left, &right, as_is).unwrap();
+        kernels
+            .matmul(&shape(false), &left, &turned, plain)
+            .unwrap();
+        let [as_is, plain] = products.map(|all| all.into_iter().map(f32::to_bits));
+        assert!(as_is.eq(plain), "{rows} × {columns} × {depth}");
+    }
+}
+
 #[test]
 fn amx_computes_what_its_emulation_does() {
     let paths = [Bf16Path::Amx, Bf16Path::AmxEmulated].map(|path| {

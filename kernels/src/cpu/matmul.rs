@@ -5,8 +5,17 @@ use crate::cpu::elementwise::Rows;
 use crate::cpu::epilogue::{Beside, Map};
 use crate::cpu::grid::{Grid, Piece};
 use crate::cpu::kernels::Kernels;
-use crate::cpu::parallel::{Shared, each};
+use crate::cpu::parallel::{Shared, each, piece};
 use crate::error::{KernelError, length, volume};
+
+/// Elements, 4 KiB: places that far apart share a set of the L1 cache.
+const SET: usize = 1024;
+
+/// Minimum number of rows and columns of a product that is worth a transposed copy.
+const LARGE: usize = 64;
+
+/// Rows that are transposed at a time.
+const TURNED: usize = 64;
 
 /// Shape of a product `[rows, depth] · [depth, columns]` of row-major matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,6 +46,14 @@ impl Matmul {
         length(OP, "left", left.len(), volume(OP, &[rows, depth])?)?;
         length(OP, "right", right.len(), volume(OP, &[depth, columns])?)?;
         length(OP, "product", product.len(), volume(OP, &[rows, columns])?)
+    }
+
+    /// Whether a column of the right matrix lies in one set of the L1 cache. Every piece would pack
+    /// it slowly, and one transposed copy serves all.
+    fn right_conflicts(&self) -> bool {
+        self.right_transposed
+            && self.depth.is_multiple_of(SET)
+            && self.rows.min(self.columns) >= LARGE
     }
 }
 
@@ -86,6 +103,37 @@ impl<'a> Factor<'a> {
     }
 }
 
+/// Distance between rows of a copy with `columns` columns: whole cache lines, an odd number, so that
+/// its columns do not share sets of the cache.
+fn apart(columns: usize) -> usize {
+    columns.next_multiple_of(16) | 16
+}
+
+/// Copies a matrix of `lines` of `length` elements transposed.
+fn turn<'a>(
+    kernels: &Kernels,
+    [lines, length]: [usize; 2],
+    from: &[f32],
+    to: &'a mut [f32],
+) -> Factor<'a> {
+    let step = apart(lines);
+    let target = Shared::new(to);
+    each(lines.div_ceil(TURNED), |index| {
+        let lines = piece(index, TURNED, lines);
+        let from = from[lines.start * length..].as_ptr();
+        // SAFETY: the lines lie within the matrix, and no other piece has these columns of the copy.
+        unsafe {
+            let to = target.at(lines.start);
+            (kernels.table.transpose)(lines.len(), length, from, length, to, step);
+        }
+    });
+    Factor {
+        values: to,
+        row: step,
+        column: 1,
+    }
+}
+
 /// Computes the product of matrices whose lengths have been checked.
 ///
 /// # Errors
@@ -101,9 +149,17 @@ pub(crate) fn product(
 ) -> Result<(), KernelError> {
     let (rows, columns, depth) = (shape.rows, shape.columns, shape.depth);
     let grid = Grid::new([rows, columns, depth], rayon::current_num_threads());
+    let mut turned;
+    let turned = match shape.right_conflicts() {
+        true => {
+            turned = kernels.workspace.take(depth * apart(columns));
+            Some(turn(kernels, [columns, depth], right, turned.slice()))
+        }
+        false => None,
+    };
     let factors = (
         Factor::new(left, shape.left_transposed, [rows, depth]),
-        Factor::new(right, shape.right_transposed, [depth, columns]),
+        turned.unwrap_or(Factor::new(right, shape.right_transposed, [depth, columns])),
     );
     let Beside {
         epilogue,
