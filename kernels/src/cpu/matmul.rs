@@ -103,7 +103,7 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// Distance between rows of a copy with `columns` columns: whole cache lines, an odd number, so that
+/// Distance between rows of a copy with `columns` columns: an odd number of cache lines, so that
 /// its columns do not share sets of the cache.
 fn apart(columns: usize) -> usize {
     columns.next_multiple_of(16) | 16
@@ -121,7 +121,7 @@ fn turn<'a>(
     each(lines.div_ceil(TURNED), |index| {
         let lines = piece(index, TURNED, lines);
         let from = from[lines.start * length..].as_ptr();
-        // SAFETY: the lines lie within the matrix, and no other piece has these columns of the copy.
+        // SAFETY: the lines lie within the matrix; no other piece has these columns of the copy.
         unsafe {
             let to = target.at(lines.start);
             (kernels.table.transpose)(lines.len(), length, from, length, to, step);
